@@ -56,7 +56,7 @@ async def make(folder: Path, rows: int) -> None:
     for number, keys in enumerate(np.array_split(changed, BATCHES), 1):
         some = [updates(keys, number, -1, 0), updates(keys, number, 1, number)]
         await shard.compare_and_append(pa.concat_tables(some), number, number + 1)
-    await shard.downgrade_since("history", BATCHES)
+    await shard.move_hold("history", BATCHES)
 
 
 async def merged(folder: Path, merger: Merger) -> Compacted:

@@ -77,7 +77,7 @@ async def merge(folder: str, bound_mib: int, times: int) -> list[str]:
         await shard.compare_and_append(table, number, number + 1)
         del table
     await shard.hold("bench")
-    await shard.downgrade_since("bench", batches - 1)
+    await shard.move_hold("bench", batches - 1)
     parts_before = sum(len(b.parts) for b in shard.state.batches)
     watch = Watch()
     begun = time.perf_counter()

@@ -113,7 +113,7 @@ class Bench:
             "open and snapshot", lambda _: self.read(self.shard("small"), 1), times=20
         )
         await small.hold("bench", 0)
-        await self.measure("downgrade_since", lambda n: small.downgrade_since("bench", n), times=20)
+        await self.measure("move_hold", lambda n: small.move_hold("bench", n), times=20)
         heard, first = self.shard("small").listen(self.times), self.times + 1
         await self.measure(
             "listen, to a commit just made",

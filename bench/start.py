@@ -32,7 +32,7 @@ PROGRAMS = {
     "connect, read a shard": READ,
     "tidelog --help": COMMAND.format(words=["--help"]),
     "tidelog read --help": COMMAND.format(words=["read", "--help"]),
-    "tidelog shard snapshot": COMMAND.format(words=["shard", "snapshot", "s", "--as-of", "0"]),
+    "tidelog shard read": COMMAND.format(words=["shard", "read", "s", "--as-of", "0"]),
 }
 END = "\nprint(time.process_time(), len(sys.modules), file=sys.stderr)"
 

@@ -120,7 +120,7 @@ def test_a_shard_is_written_read_and_listened_to(tmp_path: Path) -> None:
             shard.compare_and_append(updates(("c", 3, 0, 1)), 0, 5)
         ended = lake.shard("s2", schema=SCHEMA, key=["k"])
         ended.compare_and_append(updates(("a", 1, 0, 1)), 0, 5)
-        assert ended.finalize() == 0, "one small batch is inline, so the state names no object"
+        assert ended.drop() == 0, "one small batch is inline, so the state names no object"
         assert ended.since().is_empty
 
         listening = shard.listen(4)
@@ -147,13 +147,13 @@ def test_holds_keep_times_readable(tmp_path: Path) -> None:
         shard.hold("yours", 4)
         # The first write placed the hold ``history``, which keeps all times until it moves.
         with shard.lease() as reader:
-            assert reader.downgrade_since(9).time == 0
-        assert shard.downgrade_since("mine", 8).time == 0
-        assert shard.downgrade_since("history", 8).time == 4
-        assert shard.release("yours")
+            assert reader.move_hold(9).time == 0
+        assert shard.move_hold("mine", 8).time == 0
+        assert shard.move_hold("history", 8).time == 4
+        assert shard.drop_hold("yours")
         assert shard.since().time == 4
-        assert shard.downgrade_since("history", 9).time == 8
-        assert shard.downgrade_since("mine", 9).time == 9
+        assert shard.move_hold("history", 9).time == 8
+        assert shard.move_hold("mine", 9).time == 9
 
         with pytest.raises(UsageError, match="earliest readable time is 9"):
             shard.snapshot(8)

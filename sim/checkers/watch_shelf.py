@@ -139,7 +139,7 @@ class ShelfWatch:
         if new.oldest < old.oldest or new.next < old.next:
             self.violations.append(f"{name} went back")
         if not folder.is_live:
-            self.violations.append(f"{name} was destroyed, and its manifest was replaced")
+            self.violations.append(f"{name} was dropped, and its manifest was replaced")
         self.violations += [f"{name}: {problem}" for problem in problems_of_manifest(new)]
         folder.named = set()
         for child in self._tree(folder, new.children):

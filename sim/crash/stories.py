@@ -174,8 +174,8 @@ class ShardStory:
             heard=heard,
         )
         if "h" in shard.state.holds:
-            await persist(client, lambda: shard.downgrade_since("h", 3))
-            await persist(client, lambda: shard.release("h"))
+            await persist(client, lambda: shard.move_hold("h", 3))
+            await persist(client, lambda: shard.drop_hold("h"))
 
     async def _share(self, client: Client, cuts: tuple[int, ...]) -> None:
         shard = self._shard(client)

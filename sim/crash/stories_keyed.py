@@ -109,7 +109,7 @@ class KeyedForkStory(KeyedStory):
         log = await _written(scenario, client, 2)
         mark("checkpoint")
         with suppress(NameTaken):
-            await persist(client, lambda: log.checkpoint("c"))
+            await persist(client, lambda: log.create_checkpoint("c"))
         if "c" in truth.checkpoints:
             await persist(client, lambda: read_checkpoint(scenario, client, truth, "c"))
         mark("fork")

@@ -51,7 +51,7 @@ class EvolveStory(MarkedStory):
             demand(done.verdict is not Verdict.MISMATCH, "a write was refused", done=done)
         self.marks.begin("merge", client)
         await persist(client, partial(follower.hold, "h"))
-        await persist(client, partial(follower.downgrade_since, "h", 2))
+        await persist(client, partial(follower.move_hold, "h", 2))
         await persist(client, partial(follower.compact, full=True))
         await persist(client, partial(follower.collect, after_us=0))
         snapshot = await persist(client, partial(follower.snapshot, 2))

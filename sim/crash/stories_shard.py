@@ -62,7 +62,7 @@ class MaintenanceStory(MarkedStory):
         await self._read(client, shard)
         mark("retention")
         if "history" in shard.state.holds:
-            await persist(client, partial(shard.downgrade_since, "history", KEPT))
+            await persist(client, partial(shard.move_hold, "history", KEPT))
         mark("merge")
         await persist(client, partial(compact, shard, full=True))
         mark("collection")
@@ -103,7 +103,7 @@ class MaintenanceStory(MarkedStory):
         await reader.close()
 
     async def _bury(self, client: Client, shard: Shard) -> None:
-        await persist(client, shard.finalize)
+        await persist(client, shard.drop)
         await persist(client, partial(shard.collect, after_us=0))
         await persist(client, partial(sweep, shard))
 

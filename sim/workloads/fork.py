@@ -125,11 +125,11 @@ class ForkTrial:
 
     @contextmanager
     def unless_gone(self, name: str) -> Iterator[None]:
-        """Ignore NoSuchLog, which a log may raise only if it was destroyed."""
+        """Ignore NoSuchLog, which a log may raise only if it was dropped."""
         try:
             yield
         except NoSuchLog:
-            demand(not self.watch.logs[name].is_live, f"{name} said that it was destroyed, and is")
+            demand(not self.watch.logs[name].is_live, f"{name} said that it was dropped, and is")
             self.report.refused += 1
 
     def shelf(self, client: Client) -> Logs:
@@ -203,7 +203,7 @@ class ForkTrial:
                 witness = await log.create_cursor("c", bounds.oldest)
             last = max(bounds.next, witness.position)
             place = last if is_all else self.dice.randrange(witness.position, last + 1)
-            await log.save_cursor(witness, place)
+            await log.move_cursor(witness, place)
         except PositionCollected:
             pass
         keep = Keep(share_max=1, records=self.dice.choice([0, 0, 2]))
@@ -290,7 +290,7 @@ def checked(trial: ForkTrial) -> Report:
         demand(folder.destroyed_at is not None, f"{name} was not destroyed in the end")
         for append in history.appends:
             late = append.position is not None and append.begin > (folder.destroyed_at or 0)
-            demand(not late, f"{name} was destroyed, and took {append.bodies}")
+            demand(not late, f"{name} was dropped, and took {append.bodies}")
         report.acknowledged += sum(a.position is not None for a in history.appends)
         report.reads += len(history.reads)
         report.rebuilt += trial.scenario(name).rebuilt[True]

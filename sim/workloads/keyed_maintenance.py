@@ -114,7 +114,7 @@ async def _checkpoint(scenario: Keyed, client: Client, log: KeyedLog, truth: Key
     """Make a checkpoint, which must keep all acknowledged records, and read it."""
     known, name = truth.known_at(scenario.now()), f"c{scenario.dice.randrange(3)}"
     try:
-        info = await log.checkpoint(name)
+        info = await log.create_checkpoint(name)
     except NameTaken:
         demand(name in truth.checkpoints or scenario.report.checkpoints, "a name is not taken")
         scenario.report.refused += 1

@@ -76,4 +76,4 @@ async def _read(
         return
     done.seen.append((as_of, contents_of(accumulate(tables, planned.schema, as_of=as_of))))
     if reader.until_us is None and dice.random() < 0.5:
-        await reader.downgrade_since(as_of)
+        await reader.move_hold(as_of)

@@ -416,7 +416,7 @@ async def _retain_on(scenario: SchemaScenario, client: Client) -> None:
         shard = scenario.shard(client)
         try:
             upper = (await shard.refresh()).upper or 0
-            await shard.downgrade_since("history", max(0, upper - scenario.dice.choice([1, 3, 8])))
+            await shard.move_hold("history", max(0, upper - scenario.dice.choice([1, 3, 8])))
         except (UsageError, *FAILED):
             continue
 

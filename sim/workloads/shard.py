@@ -310,7 +310,7 @@ async def _hold_on(scenario: Scenario, client: Client) -> None:
             state = await shard.refresh()
             if state.upper is None:
                 return
-            await shard.downgrade_since("held", max(at.time, state.upper - 3))
+            await shard.move_hold("held", max(at.time, state.upper - 3))
         except LocationError:
             continue
 

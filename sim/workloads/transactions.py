@@ -279,7 +279,7 @@ async def _tidy_on(scenario: TransactionScenario, client: Client) -> None:
             shard = scenario.shard(client, scenario.dice.choice(FAST))
             upper = (await shard.refresh()).upper or 0
             await shard.hold("h")
-            await shard.downgrade_since("h", max(0, upper - scenario.dice.choice([1, 3, 6])))
+            await shard.move_hold("h", max(0, upper - scenario.dice.choice([1, 3, 6])))
         except (UsageError, *UNSURE):
             continue
 

@@ -169,7 +169,7 @@ class NoSuchCollection(GoneError):
 
 
 class NoSuchLog(GoneError):
-    """No log exists under that name, or the log was destroyed.
+    """No log exists under that name, or the log was dropped.
 
     Remedy: list the names: `tidelog log list`.
     """
@@ -199,7 +199,7 @@ class ManifestLost(NoSuchLog):
 class CopyUnfinished(ManifestLost):
     """An interrupted copy left records without a manifest, or a copy lost its manifest.
 
-    Remedy: repeat the copy, or run `tidelog log destroy NAME`.
+    Remedy: repeat the copy, or run `tidelog log drop NAME`.
     """
 
 

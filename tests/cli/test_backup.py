@@ -31,7 +31,7 @@ def test_a_copy_is_whole_and_goes_its_own_way(cli: Cli, kind: str) -> None:
     assert len(cli.run(*backup, "read", "c", "--json").objects) == 100
 
     assert cli.run(*backup, "shard", "append", "s", "--time", "1", given=b'{"k": 2}').status == 0
-    assert cli.run(*backup, "shard", "snapshot", "s").objects[1:] == [{"k": 2, "_diff": 1}]
-    assert cli.done("shard", "snapshot", "s").objects == [{"k": 1, "_diff": 1}]
+    assert cli.run(*backup, "shard", "read", "s").objects[1:] == [{"k": 2, "_diff": 1}]
+    assert cli.done("shard", "read", "s").objects == [{"k": 1, "_diff": 1}]
     for place in (backup, ["--location", cli.location]):
         assert cli.run(*place, "scrub").status == 0

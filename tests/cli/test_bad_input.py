@@ -255,7 +255,7 @@ async def _let_go(url: str, time: int) -> None:
     ingester = await (await open_location(url)).sources.ingester("events")
     for shard in ingester.outputs:
         for hold in list(shard.state.holds):
-            await shard.downgrade_since(hold, time)
+            await shard.move_hold(hold, time)
 
 
 @pytest.mark.parametrize("as_of", ["tomorrow", "2013-13-01", "-5", "1.5", "", "9" * 19, "nan"])

@@ -122,7 +122,7 @@ def test_a_database_that_knows_nothing_of_the_location_is_refused(
     else:
         rename_location(place, cli, "gone-{}")
     for asked in (
-        ("shard", "snapshot", "s"),
+        ("shard", "read", "s"),
         ("shard", "list"),
         made,
         ("consensus", "move", "--to", "store"),
@@ -135,16 +135,16 @@ def test_a_database_that_knows_nothing_of_the_location_is_refused(
         # A database made there for another location is no better.
         other = ("--location", str(cli.folder / "other"), "--consensus", place)
         assert cli.run(*other, "shard", "create", "t", "--schema", "n int").status == 0
-        said = cli("shard", "snapshot", "s")
+        said = cli("shard", "read", "s")
         assert (said.status, "has no entry for this location" in said.complaint) == (1, True)
         shutil.rmtree(kept)
         away.rename(kept)
     else:
         rename_location(place, cli, "{}", was="gone-{}")
 
-    assert cli.done("shard", "snapshot", "s").objects == [{"n": 7, "_diff": 1}]
+    assert cli.done("shard", "read", "s").objects == [{"n": 7, "_diff": 1}]
     assert cli.done("consensus", "move", "--to", "store", "--json").object["keys"] == 1
-    assert cli.done("shard", "snapshot", "s").objects == [{"n": 7, "_diff": 1}]
+    assert cli.done("shard", "read", "s").objects == [{"n": 7, "_diff": 1}]
 
 
 def rename_location(server: str, cli: Cli, name: str, *, was: str = "{}") -> None:

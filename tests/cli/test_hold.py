@@ -1,4 +1,4 @@
-"""``tidelog hold``: holds are placed, moved, taken over and released by name."""
+"""``tidelog hold``: holds are created, moved, taken over and dropped by name."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def holds(cli: Cli, name: str) -> dict[str, dict[str, Any]]:
     return {one["hold"]: one for one in found["holds"]}
 
 
-def test_a_hold_of_a_shard_is_placed_moved_and_released(lake: Cli) -> None:
+def test_a_hold_of_a_shard_is_created_moved_and_dropped(lake: Cli) -> None:
     """The times of a shard's hold are whole numbers."""
-    placed = lake.done("hold", "place", "s", "mine", "--at", "2")
+    placed = lake.done("hold", "create", "s", "mine", "--at", "2")
     assert "The hold 'mine' of 's' is at 2" in placed.err
     assert holds(lake, "s")["mine"]["since"] == 2
     assert lake("hold", "move", "s", "mine", "5", "--yes").status == 0
     assert holds(lake, "s")["mine"]["since"] == 5
-    assert lake("hold", "release", "s", "mine").status == 0
+    assert lake("hold", "drop", "s", "mine").status == 0
     assert "mine" not in holds(lake, "s")
 
 
 def test_a_hold_of_a_collection_keeps_what_retention_would_give_up(lake: Cli) -> None:
-    """A hold keeps its time readable across ingestion and compaction, until it is released."""
-    since = lake.done("hold", "place", "c", "audit", "--json").object["since"]
+    """A hold keeps its time readable across ingestion and compaction, until it is dropped."""
+    since = lake.done("hold", "create", "c", "audit", "--json").object["since"]
     assert since == 8_500
     lake.write_lines("in/2.jsonl", {"k": 1, "at": 90_000})
     lake.ingest("c")
@@ -53,7 +53,7 @@ def test_a_hold_of_a_collection_keeps_what_retention_would_give_up(lake: Cli) ->
     then = ("read", "c", "--as-of", "1970-01-01T00:00:08.500Z", "--format", "json")
     assert len(lake.done(*then).objects) == 9
     assert {"audit", "history"} <= set(holds(lake, "c"))
-    lake.done("hold", "release", "c", "audit")
+    lake.done("hold", "drop", "c", "audit")
     lake.write_lines("in/3.jsonl", {"k": 1, "at": 99_000})
     lake.ingest("c")
     assert lake(*then).status == 2
@@ -61,8 +61,8 @@ def test_a_hold_of_a_collection_keeps_what_retention_would_give_up(lake: Cli) ->
 
 def test_a_greater_token_takes_over(lake: Cli) -> None:
     """T34, from a shell: the old owner gets an error that names the newer token."""
-    assert lake("hold", "place", "s", "sink", "--token", "3").status == 0
-    assert lake("hold", "place", "s", "sink", "--token", "4").status == 0
+    assert lake("hold", "create", "s", "sink", "--token", "3").status == 0
+    assert lake("hold", "create", "s", "sink", "--token", "4").status == 0
     refused = lake("hold", "move", "s", "sink", "4", "--token", "3", "--yes")
     assert refused.status == 1
     assert "newer owner" in refused.err
@@ -74,19 +74,20 @@ def test_a_greater_token_takes_over(lake: Cli) -> None:
     ("arguments", "status", "message"),
     [
         (("list", "nobody"), 2, "no shard named 'nobody'; existing shards: s"),
-        (("place", "s", "h", "--at", "soon"), 2, "is not a time of a shard"),
-        (("place", "s", "h", "--at", "99"), 2, "past upper"),
-        (("place", "c", "h", "--at", "1970-01-01T00:00:00Z"), 2, "below since"),
+        (("create", "s", "h", "--at", "soon"), 2, "is not a time of a shard"),
+        (("create", "s", "h", "--at", "99"), 2, "past upper"),
+        (("create", "c", "h", "--at", "1970-01-01T00:00:00Z"), 2, "below since"),
         (("move", "s", "nothing", "5", "--yes"), 1, "no hold named 'nothing'"),
         (("move", "s", "history", "5"), 2, "pass --yes"),
-        (("release", "c", "nothing"), 1, "existing holds:"),
-        (("place", "s", "h", "--token", "0"), 2, "--token"),
+        (("move", "s", "history", "99", "--yes"), 2, "complete only before"),
+        (("drop", "c", "nothing"), 1, "existing holds:"),
+        (("create", "s", "h", "--token", "0"), 2, "--token"),
         (("list", "c", "--shard"), 2, "no shard named 'c'"),
-        (("place", "c", "ingest"), 2, "the ingester owns the hold"),
+        (("create", "c", "ingest"), 2, "the ingester owns the hold"),
         (("move", "c", "ingest", "1970-01-01T00:00:09Z", "--yes"), 2, "the ingester owns the hold"),
-        (("release", "c", "ingest"), 2, "the ingester owns the hold"),
+        (("drop", "c", "ingest"), 2, "the ingester owns the hold"),
         (("move", "c", "history", "1970-01-01T00:00:09.501Z", "--yes"), 2, "newest contents"),
-        (("place", "s", ""), 2, "cannot be the name of a hold"),
+        (("create", "s", ""), 2, "cannot be the name of a hold"),
     ],
 )
 def test_mistakes_are_told(
@@ -115,7 +116,7 @@ def test_the_newest_contents_stay_whatever_is_given_up(lake: Cli) -> None:
 def test_a_first_write_to_a_shard_keeps_its_past_until_that_is_moved(lake: Cli) -> None:
     """A new hold that moves forward gives up nothing that the history hold still keeps."""
     assert holds(lake, "s")["history"]["since"] == 0
-    lake.done("hold", "place", "s", "mine")
+    lake.done("hold", "create", "s", "mine")
     told = lake.done("hold", "move", "s", "mine", "5", "--yes")
     assert "The earliest readable time of 's' is 0" in told.err
     assert "of 's' is 3" in lake.done("hold", "move", "s", "history", "3", "--yes").err
@@ -125,7 +126,7 @@ def test_retention_says_what_holds_more_than_it_keeps(lake: Cli) -> None:
     """A retention names the hold that keeps more than it does."""
     lake.write_lines("in/2.jsonl", {"k": 1, "at": 90_000})
     lake.ingest("c")
-    lake.done("hold", "place", "c", "audit")
+    lake.done("hold", "create", "c", "audit")
     told = lake.done("collection", "retain", "c", "10s", "--yes").err
-    assert "after the hold 'audit' is moved or released and the next tick or" in told
+    assert "after the hold 'audit' is moved or dropped and the next tick or" in told
     assert "after" not in lake.done("collection", "retain", "c", "forever", "--yes").err

@@ -45,7 +45,7 @@ SETUP: Final = (
     ("log append l", b"f\n"),
     ("ingest s --max-bytes-per-tick 100", b""),
     ("log append l", b"g\n"),
-    ("hold place s h", b""),
+    ("hold create s h", b""),
     ("keyed create k", b""),
     ("keyed append k --key a", b"1\n2\n"),
     ("keyed seal k", b""),
@@ -58,7 +58,7 @@ SETUP: Final = (
     ("shard append z --time 1", ROWS),
     ("shard append z --time 2", ROWS),
     ("shard append z --time 3", b'{"n": 1, "t": "y"}\n'),
-    ("shard downgrade z 2 --yes", b""),
+    ("hold move z history 2 --yes", b""),
 )
 
 
@@ -78,7 +78,7 @@ OPTIONS: Final = {
     "collect": "--after 0s",
     "collection retain": "--yes",
     "hold move": "--yes",
-    "log destroy": "--yes --grace 0",
+    "log drop": "--yes --grace 0",
     "log collect": "--grace 0 --force",
     "keyed compact": "--everything",
     "keyed drop": "--yes",
@@ -92,9 +92,9 @@ CASES: Final = {
     "collection retain": Case(
         "collection retain s 1s --yes", names={"NAME": "s", "DURATION": "1s"}
     ),
-    "hold place": Case("hold place s g", names={"NAME": "s", "HOLD": "g"}),
+    "hold create": Case("hold create s g", names={"NAME": "s", "HOLD": "g"}),
     "hold move": Case("hold move s h 5 --yes", names={"NAME": "s", "HOLD": "h", "TIME": "5"}),
-    "hold release": Case("hold release s h", names={"NAME": "s", "HOLD": "h"}),
+    "hold drop": Case("hold drop s h", names={"NAME": "s", "HOLD": "h"}),
     "compact": Case("compact --full"),
     "collect": Case("collect --after 0s"),
     "log collect": Case("log collect l --grace 0 --force", names={"NAME": "l"}),
@@ -105,7 +105,7 @@ CASES: Final = {
     ),
     "log adopt": Case("log adopt OUT f", names={"PLACE": "OUT", "NAME": "f"}),
     "log export": Case("log export m OUT-a", names={"NAME": "m", "EMPTY_PLACE": "OUT-b"}),
-    "log destroy": Case("log destroy w --yes --grace 0", names={"NAME": "w"}),
+    "log drop": Case("log drop w --yes --grace 0", names={"NAME": "w"}),
     "log pin create": Case("log pin create l q", names={"NAME": "l", "PIN": "q"}),
     "keyed create": Case("keyed create n", names={"NAME": "n"}),
     "keyed compact": Case("keyed compact k --everything", names={"NAME": "k"}),
@@ -131,8 +131,8 @@ ONE_STEP: Final = {
     "log seal": "l",
     "log cursor create": "l d",
     "log cursor move": "l c --at 5",
-    "log cursor delete": "l c",
-    "log pin release": "l p",
+    "log cursor drop": "l c",
+    "log pin drop": "l p",
     "source skip": "s x",
     "source acknowledge": "s",
     "keyed seal": "k",
@@ -140,8 +140,7 @@ ONE_STEP: Final = {
     "keyed retire": "k --retain-segments 1 --yes",
     "keyed checkpoint drop": "k c",
     "shard create": "y --schema 'n int'",
-    "shard downgrade": "z 3 --yes",
-    "shard finalize": "z --yes",
+    "shard drop": "z --yes",
 }
 READS: Final = {
     "read": "s",
@@ -168,8 +167,8 @@ READS: Final = {
     "keyed segments": "k",
     "keyed scrub": "k",
     "keyed checkpoint list": "k",
-    "shard snapshot": "z",
-    "shard listen": "z --limit 1",
+    "shard read": "z",
+    "shard changes": "z --limit 1",
     "shard list": "",
     "shard describe": "z",
     "shard state": "z",
@@ -315,8 +314,8 @@ def seen(world: World) -> dict[str, Any]:
         found[f"checkpoints {name}"] = {plain(one, "name") for one in points}
         found[f"keyed scrub {name}"] = world.run(f"keyed scrub {name}").status
     for one in listed(world, "shard list"):
-        found[f"shard {one['name']}"] = plain(one, "since", "upper", "finalized")
-        found[f"rows {one['name']}"] = world.run(f"shard snapshot {one['name']}").out
+        found[f"shard {one['name']}"] = plain(one, "since", "upper", "dropped")
+        found[f"rows {one['name']}"] = world.run(f"shard read {one['name']}").out
     return found
 
 

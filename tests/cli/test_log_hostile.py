@@ -36,7 +36,7 @@ def test_no_name_of_anything_ends_in_a_traceback(cli: Cli, name: str) -> None:
     verbs = [
         *([verb, name] for verb in ("create", "describe", "scan", "scrub", "seal", "rebuild")),
         *(["cursor", verb, "a", name] for verb in ("create", "delete")),
-        *(["pin", verb, "a", name] for verb in ("create", "release")),
+        *(["pin", verb, "a", name] for verb in ("create", "drop")),
         *(["stream", verb, "a", name] for verb in ("open", "close")),
         ["scan", "a", f"--pin={name}"],
         ["scan", "a", f"--stream={name}"],
@@ -47,7 +47,7 @@ def test_no_name_of_anything_ends_in_a_traceback(cli: Cli, name: str) -> None:
         ["copy", "a", "b", f"--protocol={name}"],
         ["adopt", f"{cli.folder}/{name}", "c"],
         ["export", "a", f"{cli.folder}/to/{name}"],
-        ["destroy", name, "--yes", "--grace=0"],
+        ["drop", name, "--yes", "--grace=0"],
         ["seal", "a", f"--successor={name}"],
     ]
     assert [verb for verb in verbs if not is_clean(cli, *verb)] == []
@@ -82,7 +82,7 @@ def test_no_number_ends_in_a_traceback(cli: Cli, number: str) -> None:
     ("closed", "arguments", "status", "told"),
     [
         (0, ["append", "a"], 2, "standard input is closed"),
-        (0, ["destroy", "a"], 2, "not a terminal: pass --yes to"),
+        (0, ["drop", "a"], 2, "not a terminal: pass --yes to"),
         (1, ["scan", "a"], 1, "standard output is closed"),
         (2, ["scan", "nosuch"], 2, ""),
     ],

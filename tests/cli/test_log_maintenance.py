@@ -34,7 +34,7 @@ def objects_of(cli: Cli, name: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
-def test_a_cursor_is_made_moved_and_deleted(cli: Cli, protocol: str) -> None:
+def test_a_cursor_is_made_moved_and_dropped(cli: Cli, protocol: str) -> None:
     """Each command prints the cursor's position and the number of records that it holds."""
     fill(cli, "a", 4, 3, protocol=protocol)
 
@@ -47,11 +47,11 @@ def test_a_cursor_is_made_moved_and_deleted(cli: Cli, protocol: str) -> None:
     assert (back["from"], back["position"]) == (5, 2)
     assert cli.done("log", "cursor", "create", "a", "b", "--at", "next").object["position"] == 8
     assert cli.done("log", "cursor", "create", "a", "w", "--at", "-7d").object["position"] == 1
-    cli.done("log", "cursor", "delete", "a", "w")
+    cli.done("log", "cursor", "drop", "a", "w")
     listed = cli.done("log", "cursor", "list", "a").objects
     assert [(one["cursor"], one["position"]) for one in listed] == [("b", 8), ("x", 2)]
-    gone = cli.done("log", "cursor", "delete", "a", "x").object
-    assert gone == {"log": "a", "deleted": "x", "left": ["b"]}
+    gone = cli.done("log", "cursor", "drop", "a", "x").object
+    assert gone == {"log": "a", "dropped": "x", "left": ["b"]}
     assert len(cli.done("log", "cursor", "list", "a").objects) == 1
 
 
@@ -70,7 +70,7 @@ def test_a_cursor_is_made_moved_and_deleted(cli: Cli, protocol: str) -> None:
         (["move", "a", "x", "--at", "99"], "to its next position"),
         (["move", "a", "x"], "--at"),
         (["move", "a", "nosuch", "--at", "2"], "no cursor of that name"),
-        (["delete", "a", "nosuch"], "no cursor 'nosuch'"),
+        (["drop", "a", "nosuch"], "no cursor 'nosuch'"),
         (["list", "nosuch"], "no log"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -120,7 +120,7 @@ def test_a_pin_holds_what_is_collected(cli: Cli) -> None:
     (listed,) = cli.done("log", "pin", "list", "a").objects
     assert listed == made
     before = len(objects_of(cli, "a"))
-    assert cli.done("log", "pin", "release", "a", "p").object == {"log": "a", "released": "p"}
+    assert cli.done("log", "pin", "drop", "a", "p").object == {"log": "a", "dropped": "p"}
     assert cli.done("log", "pin", "list", "a").objects == []
     cli.done("log", "collect", "a", "--grace", "0")
     assert len(objects_of(cli, "a")) == before - 2
@@ -142,8 +142,8 @@ def test_a_pin_holds_what_is_collected(cli: Cli) -> None:
         (["pin", "create", "nosuch", "q"], "no log"),
         (["pin", "create", "w", "q"], "wal3's form"),
         (["pin", "list", "w"], "wal3's form"),
-        (["pin", "release", "w", "q"], "wal3's form"),
-        (["pin", "release", "a", "nosuch"], "no pin of that name"),
+        (["pin", "drop", "w", "q"], "wal3's form"),
+        (["pin", "drop", "a", "nosuch"], "no pin of that name"),
         (["scan", "w", "--pin", "p"], "wal3's form"),
         (["scan", "a", "--pin", "nosuch"], "no pin of that name"),
         (["scan", "a", "--pin", "p-q"], "letters, digits and _"),
@@ -219,8 +219,8 @@ def test_people_are_told_in_sentences(cli: Cli, monkeypatch: pytest.MonkeyPatch)
     assert "0 objects swept" in told
     shown = cli.done("log", "cursor", "list", "a").out.splitlines()
     assert shown[2].split()[:4] == ["x", "3", "2", "records"]
-    assert "collect a" in cli.done("log", "pin", "release", "a", "p").err
-    assert "no cursor is left" in cli.done("log", "cursor", "delete", "a", "x").err
+    assert "collect a" in cli.done("log", "pin", "drop", "a", "p").err
+    assert "no cursor is left" in cli.done("log", "cursor", "drop", "a", "x").err
 
 
 def test_what_lies_beside_cursors_is_told(cli: Cli) -> None:

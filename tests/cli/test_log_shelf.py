@@ -55,13 +55,13 @@ def test_a_fork_goes_its_own_way(cli: Cli) -> None:
     assert bodies(cli, "b") == ["a 1.0", "a 1.1", "mine"]
     assert bodies(cli, "a") == ["a 0.0", "a 0.1", "a 1.0", "a 1.1"]
 
-    refused(cli("log", "destroy", "a", "--yes", "--grace", "0"), "destroy these first: b")
-    refused(cli("log", "pin", "release", "a", "b"), "the fork 'b' reads")
+    refused(cli("log", "drop", "a", "--yes", "--grace", "0"), "drop these first: b")
+    refused(cli("log", "pin", "drop", "a", "b"), "the fork 'b' reads")
     told = cli.done("log", "describe", "b").object
     assert told["origin"] == {"log": "a", "pin": "b"}
-    assert cli.done("log", "destroy", "b", "--yes", "--grace", "0").object["log"] == "b"
+    assert cli.done("log", "drop", "b", "--yes", "--grace", "0").object["log"] == "b"
     assert names(cli) == ["a"]
-    cli.done("log", "destroy", "a", "--yes", "--grace", "0")
+    cli.done("log", "drop", "a", "--yes", "--grace", "0")
     assert names(cli) == []
 
 
@@ -71,7 +71,7 @@ def test_a_pin_that_a_killed_fork_left_is_released(cli: Cli) -> None:
     cli.done("log", "fork", "a", "b")
     (cli.folder / "lake" / "log" / "b" / MANIFEST).unlink()
 
-    assert cli.done("log", "pin", "release", "a", "b").object["released"] == "b"
+    assert cli.done("log", "pin", "drop", "a", "b").object["dropped"] == "b"
     cli.done("log", "collect", "a", "--grace", "0")
     assert names(cli) == ["a"]
 
@@ -131,7 +131,7 @@ def test_a_copy_that_was_killed_does_not_fail_the_list(cli: Cli, kind: str) -> N
     told = cli.done("log", "list")
     assert [one["name"] for one in told.objects] == ["a", "b"]
     assert "unfinished copy" in told.err
-    assert "destroy" in told.err
+    assert "drop" in told.err
     assert "unfinished copy" in cli("log", "scan", "b").complaint
 
     (cli.folder / "lake" / "log" / "a" / MANIFEST).unlink()
@@ -178,21 +178,21 @@ def test_a_destroyed_log_is_no_more(cli: Cli, protocol: str) -> None:
     fill(cli, "a", 3, protocol=protocol)
     fill(cli, "b", 1)
 
-    found = cli.done("log", "destroy", "a", "--yes", "--grace", "0").object
+    found = cli.done("log", "drop", "a", "--yes", "--grace", "0").object
 
     assert found["deleted"] > 0
     assert found["foreign"] == []
     assert names(cli) == ["b"]
     for verb in (["describe"], ["scan"], ["collect"], ["cursor", "list"], ["scrub"]):
-        refused(cli("log", *verb, "a"), "was destroyed")
-    assert cli.done("log", "destroy", "a", "--yes", "--grace", "0").object["deleted"] == 0
+        refused(cli("log", *verb, "a"), "was dropped")
+    assert cli.done("log", "drop", "a", "--yes", "--grace", "0").object["deleted"] == 0
     refused(cli("log", "create", "a"), "names are not reused")
 
 
 def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal asks for confirmation; elsewhere --yes is needed before any I/O."""
     fill(cli, "a", 3)
-    refused(cli.run("--location", "s3://no-such/x", "log", "destroy", "a"), "--yes")
+    refused(cli.run("--location", "s3://no-such/x", "log", "drop", "a"), "--yes")
     before = cli.contents()
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     asked: list[str] = []
@@ -203,12 +203,12 @@ def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
         return answers.pop(0)
 
     monkeypatch.setattr("typer.confirm", confirm)
-    no = cli("log", "destroy", "a", "--grace", "0")
-    assert (no.status, no.err.strip()) == (1, "Nothing was destroyed.")
+    no = cli("log", "drop", "a", "--grace", "0")
+    assert (no.status, no.err.strip()) == (1, "Nothing was dropped.")
     assert cli.contents() == before
-    refused(cli("log", "destroy", "nosuch", "--grace", "0"), "no log")
-    cli.done("log", "destroy", "a", "--grace", "0")
-    assert asked == ["Destroy the log 'a' (3 records, positions 1 to 3) for good?"] * 2
+    refused(cli("log", "drop", "nosuch", "--grace", "0"), "no log")
+    cli.done("log", "drop", "a", "--grace", "0")
+    assert asked == ["Drop the log 'a' (3 records, positions 1 to 3) for good?"] * 2
 
 
 @pytest.mark.parametrize(
@@ -232,10 +232,10 @@ def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
         (["rebuild", "nosuch"], "no slots"),
         (["rebuild", "a", "--start", "0"], "positions begin at 1"),
         (["rebuild", ".x"], "cannot be the name of a log"),
-        (["destroy", "a"], "--yes"),
-        (["destroy", "nosuch", "--yes", "--grace", "0"], "'tidelog log list' lists"),
+        (["drop", "a"], "--yes"),
+        (["drop", "nosuch", "--yes", "--grace", "0"], "'tidelog log list' lists"),
         (["copy", "a", "a"], "the target already has a log"),
-        (["destroy", "a", "--yes", "--grace", "-1"], "must be 0 to 604800 seconds"),
+        (["drop", "a", "--yes", "--grace", "-1"], "must be 0 to 604800 seconds"),
         (["adopt", "memory://x", "b"], "ends with the command"),
         (["adopt", "ftp://host/x", "b"], "not a known scheme"),
         (["adopt", "/", "b/c"], "cannot be the name of a log"),

@@ -83,11 +83,11 @@ def test_lists_of_verbs_are_not_cut(
     [
         ("reed", "'read'"),
         ("sorce list", "'source'"),
-        ("collection read", "'tidelog read'"),
+        ("collection read", "'tidelog read' or 'tidelog shard read'"),
         ("collection lst", "'list'"),
         ("seal", "'tidelog log seal' or 'tidelog keyed seal'"),
         ("read x --colums a", "'--columns'"),
-        ("log read x", "'tidelog read'"),
+        ("log read x", "'tidelog read' or 'tidelog shard read'"),
         ("source retane", None),
         ("read x --last 5", None),
         ("source reed", None),

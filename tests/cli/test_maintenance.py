@@ -132,23 +132,23 @@ def test_results_on_a_pipe_are_json_without_being_asked_for(cli: Cli) -> None:
             "compact s --full",
             "collect s",
             "collection retain s 9d --yes",
-            "hold place s mine",
+            "hold create s mine",
             "hold move s mine 1970-01-01T00:00:00Z --yes",
-            "hold release s mine",
+            "hold drop s mine",
             "source drop s --yes",
         )
     ]
     assert [one.object["name"] for one in told] == ["s"] * len(told)
     assert all(one.err for one in told)
-    assert told[-2].object["released"]
+    assert told[-2].object["dropped"]
 
 
 def test_a_hold_is_released_with_json_alone(cli: Cli) -> None:
     """--json prints one object, and no message."""
     fed(cli, 2)
-    cli.done("hold", "place", "s", "mine")
-    released = cli.done("hold", "release", "s", "mine", "--json")
-    assert released.object == {"name": "s", "hold": "mine", "released": True, "since": 0}
+    cli.done("hold", "create", "s", "mine")
+    released = cli.done("hold", "drop", "s", "mine", "--json")
+    assert released.object == {"name": "s", "hold": "mine", "dropped": True, "since": 0}
     assert released.err == ""
 
 
@@ -276,11 +276,11 @@ def test_collect_names_the_hold_that_keeps_objects(cli: Cli) -> None:
     (name,) = re.findall(
         r"the hold (term-\S+) \(a Spark DataFrame\) keeps \d objects until 20", said
     )
-    assert "tidelog hold release" in said
+    assert "tidelog hold drop" in said
     assert "kept until" not in said
     held = cli.done("collect", "mine", "--after", "0s", "--json").object
     assert held["held"] == {name: held["waiting"]}
-    cli.done("hold", "release", "mine", name)
+    cli.done("hold", "drop", "mine", name)
     cli.done("compact", "mine", "--full")
     freed = cli.done("collect", "mine", "--after", "0s", "--json").object
     assert (freed["held"], freed["waiting"], freed["deleted"] > 0) == ({}, 0, True)
@@ -297,7 +297,7 @@ def test_shards_that_users_made_are_kept_in_order(cli: Cli) -> None:
     assert cli.done("collect", "mine", "--after", "0s", "--json").object["deleted"] > 0
     told = cli.done("inspect", "mine", "--json").object
     assert (told["role"], told["shard"]) == ("shard", "user.mine")
-    cli.done("shard", "finalize", "mine", "--yes")
+    cli.done("shard", "drop", "mine", "--yes")
     cli.done("collect", "--after", "0s")
     assert not list((cli.folder / "lake" / "shard" / "user.mine").rglob("*.parquet"))
     user_shard(cli, "s", commits=1)
@@ -363,5 +363,5 @@ def test_many_that_follow_disturb_nobody_and_end_well(cli: Cli, verb: str) -> No
         for process in running:
             process.kill()
             process.wait()
-    assert len(cli.done("shard", "snapshot", "mine", "--json").objects) == 610
+    assert len(cli.done("shard", "read", "mine", "--json").objects) == 610
     assert cli.done("scrub").status == 0

@@ -32,7 +32,7 @@ def made(cli: Cli, name: str = "s") -> Cli:
 
 
 def contents(cli: Cli, *arguments: str) -> list[dict[str, object]]:
-    return cli.done("shard", "snapshot", "s", "--json", *arguments).objects
+    return cli.done("shard", "read", "s", "--json", *arguments).objects
 
 
 def test_a_shard_from_its_making_to_its_end(cli: Cli) -> None:
@@ -49,25 +49,25 @@ def test_a_shard_from_its_making_to_its_end(cli: Cli) -> None:
     assert contents(cli, "--as-of", "5", "--where", "n = 1", "--columns", "n") == [
         {"n": 1, "_diff": 1}
     ]
-    assert cli.done("shard", "listen", "s", "--since", "5", "--json").object == {
+    assert cli.done("shard", "changes", "s", "--since", "5", "--json").object == {
         "_time": 7, "_diff": -1, **ROWS[0],
     }  # fmt: skip
-    assert len(cli.done("shard", "listen", "s", "--until", "5", "--json").objects) == 2
+    assert len(cli.done("shard", "changes", "s", "--until", "5", "--json").objects) == 2
     cli.done("shard", "append", "s", "--upper", "end", given=b"")
-    assert len(cli.done("shard", "listen", "s", "--follow", "--json").objects) == 3
+    assert len(cli.done("shard", "changes", "s", "--follow", "--json").objects) == 3
     for limit in ("1", "2"):
-        listened = cli.done("shard", "listen", "s", "--until", "5", "--limit", limit, "--json")
+        listened = cli.done("shard", "changes", "s", "--until", "5", "--limit", limit, "--json")
         assert len(listened.objects) == int(limit)
-    told = cli.done("shard", "downgrade", "s", "7", "--yes", "--json").object
-    assert told == {"shard": "s", "since": 7, "holds": {"history": 7}}
-    assert cli("shard", "snapshot", "s", "--as-of", "6").complaint.startswith(
+    told = cli.done("hold", "move", "s", "history", "7", "--yes", "--json").object
+    assert told == {"name": "s", "hold": "history", "since": 7}
+    assert cli("shard", "read", "s", "--as-of", "6").complaint.startswith(
         "the time is no longer readable: the earliest readable time is 7"
     )
     described = cli.done("shard", "describe", "s", "--json").object
     assert (described["updates"], described["upper"], described["since"]) == (3, None, 7)
     assert [one["updates"] for one in described["batches"]] == [2, 1]
-    cli.done("shard", "finalize", "s", "--yes")
-    assert cli("shard", "snapshot", "s", "--as-of", "8").status == 2
+    cli.done("shard", "drop", "s", "--yes")
+    assert cli("shard", "read", "s", "--as-of", "8").status == 2
     assert cli.done("shard", "list", "--json").object["since"] is None
     assert "already" in cli("shard", "create", "s", *SCHEMA).complaint
 
@@ -124,7 +124,7 @@ def test_what_every_format_holds_is_appended(
     assert told.object["upper"] == 100
     assert told.object["parts"] > 2
     out = cli.folder / "out.parquet"
-    cli.done("shard", "snapshot", "s", "--consolidated", "-o", str(out))
+    cli.done("shard", "read", "s", "--consolidated", "-o", str(out))
     assert pq.read_table(out).to_pylist() == table.drop_columns(["_time"]).to_pylist()
 
 
@@ -200,24 +200,21 @@ def test_a_spine_is_drawn_in_the_order_of_times() -> None:
         (("append", "s", "--format", "xml"), "parquet, arrow, not 'xml'"),
         (("append", "a/b", "--time", "1"), "cannot be the name of a shard"),
         (("append", "t", "--time", "1"), "no shard named 't': existing shards: s"),
-        (("snapshot", "s", "--as-of", "noon"), "--as-of 'noon' is not a time"),
-        (("snapshot", "s", "--as-of", "9"), "the shard has no complete time yet"),
-        (("snapshot", "s"), "the shard has no complete time yet"),
-        (("snapshot", "s", "--columns", "x"), "no column named 'x'"),
-        (("snapshot", "t"), "no shard named 't'"),
-        (("listen", "s", "--follow", "--until", "3"), "exclude each other"),
-        (("listen", "s", "--since", "x"), "--since 'x' is not a time"),
+        (("read", "s", "--as-of", "noon"), "--as-of 'noon' is not a time"),
+        (("read", "s", "--as-of", "9"), "the shard has no complete time yet"),
+        (("read", "s"), "the shard has no complete time yet"),
+        (("read", "s", "--columns", "x"), "no column named 'x'"),
+        (("read", "t"), "no shard named 't'"),
+        (("changes", "s", "--follow", "--until", "3"), "exclude each other"),
+        (("changes", "s", "--since", "x"), "--since 'x' is not a time"),
         (("state", "s", "--seqno", "9"), "no state has the seqno 9"),
         (("state", "s", "--seqno", "0"), "less than"),
         (("parts", "t"), "no shard named"),
         (("usage", "t"), "no shard named"),
         (("describe", "t"), "no shard named"),
         (("diffs", "t"), "no shard named"),
-        (("downgrade", "s", "1"), "--yes to give up earlier times"),
-        (("downgrade", "s", "7", "--yes"), "complete only before 0"),
-        (("downgrade", "s", "x", "--yes"), "is not a time"),
-        (("finalize", "s"), "--yes to finalize the shard"),
-        (("finalize", "t", "--yes"), "no shard named"),
+        (("drop", "s"), "--yes to drop the shard"),
+        (("drop", "t", "--yes"), "no shard named"),
         (("create", ".x", *SCHEMA), "cannot be the name"),
         (("create", "u", "--schema", "k"), "--schema cannot be read"),
         (("create", "u", "--schema", "k int", "--key", "x"), "no column named 'x' for the key"),
@@ -317,7 +314,7 @@ def test_whoever_follows_is_told_what_comes(cli: Cli, tmp_path: Path) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     command = [sys.executable, "-m", "tidelog", "--location", cli.location]
     with subprocess.Popen(
-        [*command, "shard", "listen", "s", "--follow", "--json"],
+        [*command, "shard", "changes", "s", "--follow", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -340,7 +337,7 @@ def test_a_row_comes_as_often_as_it_was_appended_or_once_if_asked(cli: Cli) -> N
     cli.done("shard", "append", "s", "--time", "3", given=json.dumps(ROWS[1]).encode())
 
     for limit in ("1", "2", "9"):
-        each = cli.done("shard", "snapshot", "s", "--limit", limit).objects
-        once = cli.done("shard", "snapshot", "s", "--consolidated", "--limit", limit).objects
+        each = cli.done("shard", "read", "s", "--limit", limit).objects
+        once = cli.done("shard", "read", "s", "--consolidated", "--limit", limit).objects
         assert [row["_diff"] for row in each] == [1, 1, 1, 1][: int(limit)]
         assert [row["_diff"] for row in once] == [3, 1][: int(limit)]

@@ -44,32 +44,32 @@ def test_a_description_names_the_writers(lake: Cli, monkeypatch: pytest.MonkeyPa
     assert "writers       till: written up to 7" in lake.done("shard", "describe", "s").out
 
 
-def test_a_shard_that_was_finalized_is_told_from_one_that_is_complete(
+def test_a_dropped_shard_differs_from_a_complete_one(
     lake: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A complete shard can still be read, but a finalized one cannot."""
+    """A complete shard can still be read, but a dropped one cannot."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     lake.done("shard", "append", "s", "--upper", "end", given=b"")
-    assert "pass the time to read" in lake("shard", "snapshot", "s").complaint
-    assert "finalized" not in lake.done("shard", "list").out
-    assert lake.done("shard", "list", "--json").object["finalized"] is False
+    assert "pass the time to read" in lake("shard", "read", "s").complaint
+    assert "dropped" not in lake.done("shard", "list").out
+    assert lake.done("shard", "list", "--json").object["dropped"] is False
 
-    lake.done("shard", "finalize", "s", "--yes")
-    assert "finalized" in lake.done("shard", "list").out
-    assert "finalized: the shard is no longer readable" in lake.done("shard", "describe", "s").out
-    assert lake.done("shard", "describe", "s", "--json").object["finalized"] is True
-    for verb in (("snapshot", "s"), ("snapshot", "s", "--as-of", "3"), ("listen", "s")):
-        assert "was finalized" in lake("shard", *verb).complaint
+    lake.done("shard", "drop", "s", "--yes")
+    assert "dropped" in lake.done("shard", "list").out
+    assert "dropped: the shard is no longer readable" in lake.done("shard", "describe", "s").out
+    assert lake.done("shard", "describe", "s", "--json").object["dropped"] is True
+    for verb in (("read", "s"), ("read", "s", "--as-of", "3"), ("changes", "s")):
+        assert "was dropped" in lake("shard", *verb).complaint
     before = lake.contents()
     for given in ((), ("--upper", "9"), ("--expected-upper", "1"), ("--time", "3")):
-        assert "was finalized" in lake("shard", "append", "s", *given).complaint
-    assert "was finalized" in lake("shard", "downgrade", "s", "9", "--yes").complaint
+        assert "was dropped" in lake("shard", "append", "s", *given).complaint
+    assert "was dropped" in lake("hold", "move", "s", "history", "9", "--yes").complaint
     assert lake.contents() == before
 
 
 def test_what_is_followed_goes_to_no_file_that_is_never_whole(lake: Cli) -> None:
     """A followed file would never become complete, and Ctrl-C would leave nothing of it."""
-    said = lake("shard", "listen", "s", "--follow", "-o", str(lake.folder / "x.json"))
+    said = lake("shard", "changes", "s", "--follow", "-o", str(lake.folder / "x.json"))
     assert (said.status, "--follow never completes one" in said.complaint) == (2, True)
     assert list(lake.folder.glob("*x.json*")) == []
 
@@ -114,7 +114,7 @@ def test_dollars_are_told_one_way(dollars: float, told: str) -> None:
     assert dollars_text(dollars) == told
 
 
-async def test_an_append_that_a_finalize_overtakes_says_that_the_shard_is_finalized() -> None:
+async def test_an_append_that_a_drop_overtakes_reports_that_the_shard_was_dropped() -> None:
     """Another message would send the user to a retry that can never succeed."""
     place = in_memory()
     shard, other = place.shard(), place.shard()
@@ -122,7 +122,7 @@ async def test_an_append_that_a_finalize_overtakes_says_that_the_shard_is_finali
 
     async def tables() -> AsyncGenerator[pa.Table, None]:
         yield pa.table({"c0": ["a"], "c1": pa.array([1], pa.int64())})
-        await other.finalize()
+        await other.drop()
 
-    with pytest.raises(UsageError, match="the shard was finalized"):
+    with pytest.raises(UsageError, match="the shard was dropped"):
         await feed(shard, tables(), Timed(time=3, diff=1), expected=None, upper=None)

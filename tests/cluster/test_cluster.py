@@ -94,7 +94,7 @@ async def test_a_merge_is_done_once_whoever_dies_over_it(
         columns = [keys, value * ones, time * ones, diff * ones]
         table = pa.table(columns, ["k", "v", "_time", "_diff"])
         await shard.compare_and_append(table, time, time + 1)
-    await shard.downgrade_since("history", 4)
+    await shard.move_hold("history", 4)
     expected = {"k": list(range(5_000)), "v": [2] * 5_000, "_diff": [1] * 5_000}
     batches = len(shard.state.batches)
     conf = [f"{name}={value}" for name, value in runs.settings_of(cluster).items()]

@@ -373,7 +373,7 @@ async def test_rows_of_transactions_and_of_shards_leave_no_byte(tmp_path: Path) 
         table = pa.table({"k": [SECRET], "v": [SECRET], "_time": [time], "_diff": [diff]})
         await both.compare_and_append({"a": table}, time, time + 1)
     assert len(found_in(store)) > 1
-    await shard.downgrade_since("history", 1)
+    await shard.move_hold("history", 1)
 
     await kept_in_order(location, full=True, sweeps=True)
 

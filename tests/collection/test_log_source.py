@@ -232,7 +232,7 @@ async def test_a_log_that_was_set_back_or_made_anew_is_an_error(tmp_path: Path) 
 
 
 async def test_a_log_that_is_gone_says_so() -> None:
-    """The error states that the log was destroyed or never existed.
+    """The error states that the log was dropped or never existed.
 
     The source can still be dropped.
     """
@@ -244,7 +244,7 @@ async def test_a_log_that_is_gone_says_so() -> None:
     await source_of(location)
     await location.logs.drop("l", grace_us=0)
 
-    with pytest.raises(NoSuchLog, match="was destroyed"):
+    with pytest.raises(NoSuchLog, match="was dropped"):
         await ingest(location, "s")
     await location.sources.drop("s")
 

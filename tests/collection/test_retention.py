@@ -18,7 +18,7 @@ from tidelog.collection.catalog.retention import (
     retention_text,
 )
 from tidelog.collection.create import SourceSpec
-from tidelog.collection.hold_all import place_hold, release_hold
+from tidelog.collection.hold_all import drop_hold, place_hold
 from tidelog.collection.ingest.engine import Computed
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.binding import Binding
@@ -137,7 +137,7 @@ async def test_a_longer_retention_keeps_what_can_still_be_read(tmp_path: Path) -
     assert await contents(location, 3) == wanted(3)
 
     await location.collections.retain("c", None)
-    await collection.release("audit")
+    await collection.drop_hold("audit")
     for day in (12, 13):
         await feed(location, tmp_path, day)
 
@@ -192,7 +192,7 @@ async def test_a_hold_keeps_the_times_that_a_tick_under_way_would_give_up(tmp_pa
     with patch.object(Ingester, "_compute", retain_then):
         await run_once(ingester)
     await location.collections.retain("c", None)
-    await release_hold((await location.collection("c")).all_shards, "keep")
+    await drop_hold((await location.collection("c")).all_shards, "keep")
     await feed(location, tmp_path, 12)
 
     for day in range(3, 13):

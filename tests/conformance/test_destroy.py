@@ -122,7 +122,7 @@ async def test_a_log_with_forks_is_not_destroyed(store: Store) -> None:
     for source, name in ("ab", "bc"):
         await shelf_on(store).fork(source, name)
     for name, fork in (("a", "b"), ("b", "c")):
-        with pytest.raises(UsageError, match=f"destroy these first: {fork}"):
+        with pytest.raises(UsageError, match=f"drop these first: {fork}"):
             await shelf_on(store).drop(name, grace_us=0)
     assert await contents(SLOTS, Within(store, "log/c")) == whole
     for name in "cba":

@@ -122,7 +122,7 @@ async def rest_of(scan: AsyncIterator[pa.Table]) -> list[int]:
 async def collect_to(store: Store, position: int) -> None:
     log = await open_log(store, name="x", clock=CLOCK, writer="gc")
     if (await log.cursors()).cursors:
-        await log.save_cursor(await log.load_cursor("x"), position)
+        await log.move_cursor(await log.load_cursor("x"), position)
     else:
         await log.create_cursor("x", position)
     await log.collect(keep=Keep(share_max=1), grace_us=1)

@@ -127,7 +127,7 @@ async def test_a_handle_that_writes_tells_of_what_others_have_changed(tmp_path: 
     log = await one.keyed.create("log")
     await log.append([(b"k", b"v")])
     other = await two.keyed.open("log")
-    await other.checkpoint("theirs")
+    await other.create_checkpoint("theirs")
     await other.seal()
     await other.configure(retention=aio.Retention(segments=9))
 

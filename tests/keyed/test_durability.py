@@ -123,7 +123,7 @@ async def test_a_durable_append_that_is_taken_over_is_told_so(
         lambda log: log.count(b"k"),
         lambda log: log.compact(),
         lambda log: log.seal(),
-        lambda log: log.checkpoint("c"),
+        lambda log: log.create_checkpoint("c"),
     ],
 )
 async def test_a_handle_that_was_closed_says_so(

@@ -157,14 +157,14 @@ async def test_names_of_checkpoints_and_forks() -> None:
     await log.append([(b"a", b"1")])
     fork = await lake.keyed.fork("x", "y")
     await fork.append([(b"a", b"2")])
-    made = await log.checkpoint("c")
+    made = await log.create_checkpoint("c")
 
     assert (made.oldest, made.next_sequence) == (1, 2)
     assert await values(log, b"a") == [b"1"]
     assert await values(fork, b"a") == [b"1", b"2"]
     assert await lake.keyed.list() == ["x", "y"]
     with pytest.raises(NameTaken):
-        await log.checkpoint("c")
+        await log.create_checkpoint("c")
     await log.drop_checkpoint("c")
     with pytest.raises(NoSuchCheckpoint):
         await log.drop_checkpoint("c")

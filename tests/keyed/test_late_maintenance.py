@@ -80,7 +80,7 @@ async def test_a_checkpoint_that_is_dropped_as_soon_as_it_is_made_is_told(
     log, other = await _two()
     await log.compact(everything=True)
     _after_commit(monkeypatch, log, lambda: other.drop_checkpoint("c"))
-    made = await log.checkpoint("c")
+    made = await log.create_checkpoint("c")
     assert (made.name, made.oldest, made.next_sequence) == ("c", 1, 6)
     assert await log.checkpoints() == []
     await log.close()

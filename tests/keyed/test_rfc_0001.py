@@ -358,7 +358,7 @@ async def test_segments_are_sealed_by_size(logs: KeyedLogs) -> None:
 async def test_a_checkpoint_keeps_what_was_readable(logs: KeyedLogs, log: KeyedLog) -> None:
     """A checkpoint stays readable after its records are retired and collected."""
     await log.append([(b"k", b"1")])
-    made = await log.checkpoint("before")
+    made = await log.create_checkpoint("before")
     await log.append([(b"k", b"2")])
     await log.seal()
     await log.retire(Retention(segments=1))
@@ -368,7 +368,7 @@ async def test_a_checkpoint_keeps_what_was_readable(logs: KeyedLogs, log: KeyedL
     reader = await logs.reader("log", checkpoint="before")
     assert await values_of(reader.scan(b"k")) == [b"1"]
     with pytest.raises(NameTaken):
-        await log.checkpoint("before")
+        await log.create_checkpoint("before")
     await log.drop_checkpoint("before")
     assert await log.checkpoints() == []
 

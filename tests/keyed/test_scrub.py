@@ -31,7 +31,7 @@ async def log(logs: KeyedLogs) -> KeyedLog:
     await logs.create("log")
     log = await logs.open("log", batching=FAST, maintenance=False)
     await log.append([(b"k%d" % n, b"v" * 100) for n in range(50)])
-    await log.checkpoint("kept")
+    await log.create_checkpoint("kept")
     await log.seal()
     await log.append([(b"k%d" % n, b"w" * 100) for n in range(30)])
     await log.compact(everything=True)

@@ -72,7 +72,7 @@ async def make(folder: Path) -> None:
     mark = pa.array([encode_mark("query:golden", 7)], pa.binary())
     await log.wal.append_arrow(mark, timestamp_us=MOMENT_US)
     await log.compact(everything=True)
-    await log.checkpoint("month")
+    await log.create_checkpoint("month")
     await log.retire(Retention(segments=2))
     await append(log, b"5")
     fork = await logs.fork(LOG, FORK)

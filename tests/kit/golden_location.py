@@ -92,7 +92,7 @@ async def _make_shard(location: Location) -> None:
             await till.append(rows(SCHEMA, ("c", 3, 7, 1)), 8)
     await shard.hold("sink", 1, token=3)
     await shard.lease(2, lease_us=10**15, fixed=True, purpose="golden")
-    await shard.downgrade_since("history", 2)
+    await shard.move_hold("history", 2)
     await shard.compact(full=True)
     await shard.evolve_schema(EVOLVED)
     newer = location.shard("prices")
@@ -107,7 +107,7 @@ async def _make_shard(location: Location) -> None:
 async def _make_finished(location: Location) -> None:
     shard = location.shard("over", schema=SCHEMA, key=["k"])
     await shard.compare_and_append(rows(SCHEMA, ("a", 1, 0, 1)), 0, 2)
-    await shard.finalize()
+    await shard.drop()
 
 
 async def _make_transactions(location: Location) -> None:

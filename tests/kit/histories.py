@@ -219,7 +219,7 @@ class History:
         position = bounds.oldest + int(share * (bounds.next - bounds.oldest))
         if (await log.cursors()).cursors:
             witness = await log.load_cursor("c")
-            await survive(log.save_cursor(witness, max(position, witness.position)))
+            await survive(log.move_cursor(witness, max(position, witness.position)))
         else:
             await survive(log.create_cursor("c", position))
         link = Link(self.store, self.late, FenceLink)

@@ -134,7 +134,7 @@ class KeyedGame:
     async def _checkpoint(self, name: str) -> None:
         cut = f"c{self.dice.randrange(3)}"
         try:
-            made = await self.handles[name].checkpoint(cut)
+            made = await self.handles[name].create_checkpoint(cut)
         except NameTaken:
             assert (name, cut) in self.kept
             return

@@ -185,7 +185,7 @@ class KeyedHistory:
         by_number = retention.segments is not None and following >= retention.segments
         return by_age or by_bytes or by_number
 
-    def checkpoint(self, name: str, now_us: int) -> CheckpointInfo:
+    def create_checkpoint(self, name: str, now_us: int) -> CheckpointInfo:
         """Create a checkpoint of the readable records."""
         if name in self.checkpoints:
             raise NameTaken(

@@ -352,9 +352,9 @@ class MemoryKeyed(ModelReads, KeyedWrites):
         self._check_open()
         return 0
 
-    async def checkpoint(self, name: str) -> CheckpointInfo:
+    async def create_checkpoint(self, name: str) -> CheckpointInfo:
         self._check_open()
-        return self.history.checkpoint(name, wall_us(self.clock))
+        return self.history.create_checkpoint(name, wall_us(self.clock))
 
     async def drop_checkpoint(self, name: str) -> None:
         self._check_open()

@@ -42,7 +42,7 @@ async def contents(store: Store, name: str) -> dict[int, bytes]:
 async def collect_to(store: Store, name: str, position: int) -> Log:
     log = await shelf_on(store).open(name)
     if (await log.cursors()).cursors:
-        await log.save_cursor(await log.load_cursor("x"), position)
+        await log.move_cursor(await log.load_cursor("x"), position)
     else:
         await log.create_cursor("x", position)
     await log.collect(keep=ALL, grace_us=0)

@@ -87,7 +87,7 @@ async def test_progress_waits_for_the_beat_or_for_a_write() -> None:
         recorded.records.clear()
         for time in range(2, 1_000):
             await ticker.advance(time)
-            await ticker.downgrade_since("history", time - 2)
+            await ticker.move_hold("history", time - 2)
         assert not recorded.records
         assert ticker.upper == Frontier.at(999)
         await ticker.append(rows(("b", 1, 999, 1)), 1_000)

@@ -41,9 +41,9 @@ ASKED: dict[str, tuple[Callable[[Any, Any], object], tuple[Any, ...]]] = {
     "append": (lambda s, odd: s.append(odd, 1, 2), ODD),
     "hold": (lambda s, odd: s.hold(odd), (*NO_TEXT, "", "a\nb", "h" * 129)),
     "hold by": (lambda s, odd: s.hold("h", token=odd), NO_LIMIT),
-    "downgrade": (lambda s, odd: s.downgrade_since(odd, 1), NO_TEXT),
-    "downgrade by": (lambda s, odd: s.downgrade_since("history", 1, token=odd), NO_LIMIT),
-    "release": (lambda s, odd: s.release(odd), NO_TEXT),
+    "downgrade": (lambda s, odd: s.move_hold(odd, 1), NO_TEXT),
+    "downgrade by": (lambda s, odd: s.move_hold("history", 1, token=odd), NO_LIMIT),
+    "release": (lambda s, odd: s.drop_hold(odd), NO_TEXT),
     "appender": (lambda s, odd: s.appender(odd), (*NO_TEXT, "")),
     "heartbeat": (lambda s, odd: s.appender("w", heartbeat_us=odd), NO_NUMBER),
     "drop": (lambda s, odd: s.drop_writer(odd), NO_TEXT),
@@ -122,7 +122,7 @@ def test_a_reader_and_a_writer_that_were_closed_say_so() -> None:
         writes: list[Callable[[], object]] = [
             lambda: till.append(None, 2),
             lambda: till.advance(2),
-            lambda: till.downgrade_since("history", 1),
+            lambda: till.move_hold("history", 1),
         ]
         for write in writes:
             with pytest.raises(HandleError, match="closed"):

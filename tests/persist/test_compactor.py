@@ -66,7 +66,7 @@ async def test_a_merge_changes_no_contents_at_any_time(place: Place) -> None:
         assert await contents(place.shard(schema=None), as_of) == model.contents(as_of)
     assert consolidate(await heard(shard.listen(3), 10)) == model.changes(3)
 
-    await shard.downgrade_since("h", 5)
+    await shard.move_hold("h", 5)
     done = await compact(shard, full=True)
     assert (done.merges, len(shard.state.batches)) == (1, 1)
     assert done.rows_written < done.rows_read, "what was taken back before since is gone"
@@ -110,7 +110,7 @@ async def _exact(
         await shard.compare_and_append(some, lower, upper)
         model.compare_and_append(updates_of(some), lower, upper)
         lower = upper
-    await shard.downgrade_since("h", since)
+    await shard.move_hold("h", since)
     batches = list(shard.state.batches)
     if batches:
         first = data.draw(st.integers(0, len(batches) - 1))
@@ -175,7 +175,7 @@ async def test_a_reader_whose_parts_went_reads_by_the_newest_state() -> None:
         ]
         held = await behind.snapshot(2)
         await shard.hold("h")
-        await shard.downgrade_since("h", 5)
+        await shard.move_hold("h", 5)
         await compact(other, full=True)
         await other.machine.collect(after_us=0)
         with pytest.raises(AsOfBeforeSince):
@@ -285,7 +285,7 @@ async def test_rows_without_a_key_stay_as_they_were_written() -> None:
     for time, name in enumerate("zayb"):
         await shard.compare_and_append(rows((name, 1, time, 1), ("m", 1, time, 1)), time, time + 1)
     await shard.hold("h")
-    await shard.downgrade_since("h", 2)
+    await shard.move_hold("h", 2)
     await compact(shard, full=True)
     (batch,) = shard.state.batches
     (table,) = await shard.reader.read(batch.parts, schema)
@@ -409,7 +409,7 @@ async def test_a_finished_shard_is_merged_too() -> None:
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 3)
     await shard.compare_and_append(rows(("a", 1, 3, -1), ("b", 1, 4, 1)), 3, None)
     await shard.hold("h")
-    await shard.downgrade_since("h", 4)
+    await shard.move_hold("h", 4)
     assert plan_full_merge(shard.state) is not None
     await compact(shard, full=True)
     (batch,) = shard.state.batches
@@ -430,17 +430,17 @@ async def test_a_buried_shard_is_no_more_for_anybody() -> None:
         await shard.hold("h")
         await zombie.refresh()
         planned, slept = await reader.snapshot(3), await place.shard().appender("till")
-        assert await shard.finalize() == 5
-        assert await place.shard().finalize() == 0
+        assert await shard.drop() == 5
+        assert await place.shard().drop() == 0
         assert (await planned.to_arrow()).num_rows == 1, "who reads it has a while to do so"
         assert await shard.collect(after_us=0) >= 5
         late = await zombie.try_compare_and_append(rows(("k", 9, 5, 1)), 5, 6)
         assert late.verdict is MISMATCH
         assert late.upper.is_empty
-        with pytest.raises(UsageError, match="was finalized"):
+        with pytest.raises(UsageError, match="was dropped"):
             await zombie.append(rows(("k", 9, 5, 1)), 5, 6)
         for writer in (slept, await zombie.appender("other")):
-            with pytest.raises(UsageError, match="was finalized"):
+            with pytest.raises(UsageError, match="was dropped"):
                 await writer.append(rows(("k", 9, 5, 1)), 6)
         with pytest.raises(AsOfBeforeSince, match="no time is readable"):
             await planned.to_arrow()

@@ -84,7 +84,7 @@ async def test_times_that_the_shard_no_longer_keeps_apart_are_refused() -> None:
     """
     place = in_memory()
     shard = await written(place)
-    await shard.downgrade_since("history", 7)
+    await shard.move_hold("history", 7)
     await shard.compact(full=True)
 
     for lower in (1, 6, 7):

@@ -435,7 +435,7 @@ async def test_t64_any_evolution_reads_as_rows_that_always_had_the_newest_column
         elif kind == "merge":
             await shard.compact(full=given_)
         elif kind == "hold":
-            await shard.downgrade_since("h", max(0, time - 1 - given_))
+            await shard.move_hold("h", max(0, time - 1 - given_))
         since = shard.state.since or 0
         for as_of in {since, time - 1}:
             wanted: Counter[str] = Counter()

@@ -86,14 +86,14 @@ async def test_a_reader_whose_lease_was_ended_is_told_at_its_next_step() -> None
     shard = await written(place, count=2)
     clock = HandClock()
     reader = await place.shard(clock=clock).lease(lease_us=LEASE_US)
-    assert await shard.release(reader.name)
+    assert await shard.drop_hold(reader.name)
     await clock.pass_us(LEASE_US // 2)
     with pytest.raises(HoldExpired):
         await reader.snapshot(1)
     with pytest.raises(HoldExpired):
         await anext(aiter(reader.listen(0)))
     with pytest.raises(HoldExpired):
-        await reader.downgrade_since(1)
+        await reader.move_hold(1)
 
 
 async def test_a_fixed_term_outlives_its_process_and_ends_by_itself() -> None:
@@ -122,14 +122,14 @@ async def test_a_listener_moves_on_and_lets_go_of_what_it_has_done() -> None:
     place = in_memory()
     shard = await written(place)
     async with await place.shard(clock=HandClock()).lease(0, lease_us=LEASE_US) as reader:
-        await shard.downgrade_since("history", 11)
+        await shard.move_hold("history", 11)
         assert await shard.since() == Frontier.at(0)
         await merged_away(place)
         async for progress in reader.listen(0):
             assert progress.updates.num_rows == 700 * 11
-            assert await reader.downgrade_since(progress.upper.time - 1) == Frontier.at(11)
+            assert await reader.move_hold(progress.upper.time - 1) == Frontier.at(11)
             break
-        assert await reader.downgrade_since(3) == Frontier.at(11)
+        assert await reader.move_hold(3) == Frontier.at(11)
         assert reader.since == Frontier.at(11), "what is given up is given up"
     assert await shard.since() == Frontier.at(11)
     with pytest.raises(AsOfBeforeSince, match="earliest readable time is 11"):
@@ -140,7 +140,7 @@ async def test_a_lease_cannot_be_placed_where_nothing_is_kept() -> None:
     """A lease outside the retained times raises UsageError and leaves no hold."""
     place = in_memory()
     shard = await written(place)
-    await shard.downgrade_since("history", 6)
+    await shard.move_hold("history", 6)
     with pytest.raises(UsageError, match="below since"):
         await shard.lease(3)
     with pytest.raises(UsageError, match="past upper"):
@@ -164,7 +164,7 @@ async def test_a_shard_that_is_no_more_gives_a_reader_of_nothing() -> None:
     """T36: a lease of a finalized shard is closed from the start, and writes no record."""
     place = in_memory()
     shard = await written(place, count=2)
-    await shard.finalize()
+    await shard.drop()
     seqno = shard.machine.seqno
     reader = await place.shard().lease()
     assert reader.since == Frontier.empty()

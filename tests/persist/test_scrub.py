@@ -38,7 +38,7 @@ async def written() -> MemoryStore:
         if time == 20:
             await shard.lease(0, lease_us=10**15, fixed=True)
         if time == 70:
-            await shard.downgrade_since("mine", 50)
+            await shard.move_hold("mine", 50)
             await shard.compact()
     return store
 

@@ -71,7 +71,7 @@ async def test_first_holds_stand_before_anybody_could_let_go() -> None:
     await shard.compare_and_append(None, 0, 5)
     other = place.shard()
     await other.hold("mine", 0)
-    await other.downgrade_since("mine", 4)
+    await other.move_hold("mine", 4)
     assert await place.shard().since() == Frontier.at(0)
 
 

@@ -66,13 +66,13 @@ async def test_what_a_killed_writer_left_goes_though_the_shard_takes_no_more(end
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
     (lost,) = await upload(shard, "b", 1)
     if end == "finalized":
-        await shard.finalize()
+        await shard.drop()
         await shard.collect(after_us=0)
     else:
         await shard.compare_and_append(None, 1, None)
     if end == "given up":
         await shard.hold("h")
-        await shard.downgrade_since("h", None)
+        await shard.move_hold("h", None)
 
     found = [await sweep(place.shard()) for _ in range(4)]
     assert [one.deleted for one in found] == [0, 0, 1, 0]

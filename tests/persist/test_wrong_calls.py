@@ -210,7 +210,7 @@ async def test_rows_in_the_newest_columns_are_compared_with_what_a_drop_left() -
         with pytest.raises(DataDiffers, match="used the token"):
             await late.compare_and_append(iter([other]), 0, 2, token=("w", 7))
     await late.hold("h")
-    await late.downgrade_since("h", 1)
+    await late.move_hold("h", 1)
     with pytest.raises(OutcomeUnknown, match="read the shard"):
         await late.compare_and_append(mine, 0, 2, token=("w", 7))
 
@@ -223,7 +223,7 @@ async def test_a_retry_in_the_stored_columns_needs_no_times_that_were_given_up()
     late = place.shard(schema=None)
     await late.evolve_schema(WIDE)
     await late.hold("h")
-    await late.downgrade_since("h", 1)
+    await late.move_hold("h", 1)
 
     given = with_later(mine, None)
     assert (await late.compare_and_append(given, 0, 2, token=("w", 7))).verdict is ALREADY
@@ -347,7 +347,7 @@ async def test_collect_deletes_the_parts_of_a_shard_that_ended_by_its_frontiers(
     await shard.hold("history", 0)
     await shard.compare_and_append(None, 1, None)
     assert len(await contents(shard, 0)) == 5_000
-    await shard.downgrade_since("history", None)
+    await shard.move_hold("history", None)
     assert await keys_in(place.store, "shard/s/part/")
 
     assert await place.shard().collect(after_us=0) > 0

@@ -64,7 +64,7 @@ async def test_t37_a_merge_changes_no_contents_at_any_time(place: Place, since: 
     shard = place.shard()
     await shard.hold("h", 0)
     model = await history(shard)
-    await shard.downgrade_since("h", since)
+    await shard.move_hold("h", since)
     assert (await compact(shard, full=True)).merges == 1
     await shard.collect(after_us=0)
     for reader in (shard, place.shard()):
@@ -84,10 +84,10 @@ async def test_t38_what_cancels_goes_once_it_shares_a_batch_and_since_has_passed
         await shard.compare_and_append(rows(("a", 1, time, (-1) ** time)), time, time + 1)
     await compact(shard, full=True)
     assert shard.state.totals.rows == 4
-    await shard.downgrade_since("h", 2)
+    await shard.move_hold("h", 2)
     await compact(shard, full=True)
     assert shard.state.totals.rows == 2
-    await shard.downgrade_since("h", 3)
+    await shard.move_hold("h", 3)
     assert shard.state.totals.rows == 2
     await compact(shard, full=True)
     assert (shard.state.totals.rows, len(shard.state.batches)) == (0, 0)
@@ -134,7 +134,7 @@ async def test_t40_a_row_is_written_again_only_so_often(keys: str) -> None:
                 changes.append((key, time, time, 1))
             await shard.compare_and_append(rows(*changes), time, time + 1)
             came += len(changes)
-            await shard.downgrade_since("h", max(0, time - 20))
+            await shard.move_hold("h", max(0, time - 20))
             written += (await compact(shard)).rows_written
     batches = len(shard.state.batches)
     assert written <= came * (1 + math.log2(max(2, batches))), (written / came, batches)

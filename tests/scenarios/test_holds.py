@@ -54,10 +54,10 @@ async def test_t31_since_is_the_least_of_leased_and_critical_holds(place: Place)
     """The shard's `since` follows the slowest hold of any kind."""
     shard = await written(place)
     leased = await place.shard(clock=HandClock()).lease(2, lease_us=LEASE_US)
-    assert await shard.downgrade_since("history", 5) == Frontier.at(2)
-    assert await leased.downgrade_since(4) == Frontier.at(4)
-    assert await leased.downgrade_since(7) == Frontier.at(5)
-    assert await shard.downgrade_since("history", 6) == Frontier.at(6)
+    assert await shard.move_hold("history", 5) == Frontier.at(2)
+    assert await leased.move_hold(4) == Frontier.at(4)
+    assert await leased.move_hold(7) == Frontier.at(5)
+    assert await shard.move_hold("history", 6) == Frontier.at(6)
     await leased.close()
     with pytest.raises(AsOfBeforeSince, match="the earliest readable time is 6"):
         await place.shard().snapshot(5)
@@ -72,13 +72,13 @@ async def test_t32_since_follows_the_slowest_hold_and_stays_when_holds_go(place:
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 10)
     assert await shard.hold("slow") == Frontier.at(0)
     assert await other.hold("quick", 2) == Frontier.at(2)
-    assert await other.downgrade_since("quick", 9) == Frontier.at(0)
+    assert await other.move_hold("quick", 9) == Frontier.at(0)
     assert (await contents(place.shard(), 0))[("a", 1)] == 1
-    assert await shard.downgrade_since("slow", 3) == Frontier.at(3)
-    assert await shard.downgrade_since("slow", 1) == Frontier.at(3)
-    assert await shard.release("slow")
-    assert await shard.release("quick")
-    assert not await shard.release("quick")
+    assert await shard.move_hold("slow", 3) == Frontier.at(3)
+    assert await shard.move_hold("slow", 1) == Frontier.at(3)
+    assert await shard.drop_hold("slow")
+    assert await shard.drop_hold("quick")
+    assert not await shard.drop_hold("quick")
     assert await place.shard().since() == Frontier.at(3)
     assert await other.hold("new") == Frontier.at(3)
     with pytest.raises(UsageError):
@@ -105,14 +105,14 @@ async def test_t32_since_never_goes_back_nor_jumps(seed: int) -> None:
                 assert last == told
             case "move" if names:
                 name = dice.choice(sorted(names))
-                await shard.downgrade_since(name, min(99, last.time + dice.randrange(6)))
+                await shard.move_hold(name, min(99, last.time + dice.randrange(6)))
             case "go" if names:
                 name = dice.choice(sorted(names))
                 names.discard(name)
-                await shard.release(name)
+                await shard.drop_hold(name)
                 assert await place.shard().since() == last
             case "all go":
-                await asyncio.gather(*(dice.choice(shards).release(name) for name in names))
+                await asyncio.gather(*(dice.choice(shards).drop_hold(name) for name in names))
                 names.clear()
                 assert await place.shard().since() == last
         now = await place.shard().since()
@@ -144,7 +144,7 @@ async def test_t33_a_lease_that_nobody_renews_is_ended_by_who_watches(place: Pla
     await merged_away(place)
     # The newest state still gives the same contents.
     assert contents_of(await planned.to_arrow(consolidated=True)) == await contents(shard, 5)
-    await shard.downgrade_since("history", 7)
+    await shard.move_hold("history", 7)
     await merged_away(place)
     with pytest.raises(AsOfBeforeSince):
         await planned.to_arrow()
@@ -192,22 +192,22 @@ async def test_t34_a_greater_token_fences_the_owner_before_for_ever(place: Place
     """
     old, new = await written(place), place.shard()
     assert await old.hold("mine", 1, token=3) == Frontier.at(1)
-    assert await old.downgrade_since("mine", 2, token=3) == Frontier.at(0)
+    assert await old.move_hold("mine", 2, token=3) == Frontier.at(0)
     assert await new.hold("mine", token=4) == Frontier.at(2)
     for given in (3, None, 0):
         with pytest.raises(HoldFenced) as caught:
-            await old.downgrade_since("mine", 5, token=given)
+            await old.move_hold("mine", 5, token=given)
         assert (caught.value.facts["token"], caught.value.facts["since"]) == (4, Frontier.at(2))
     with pytest.raises(HoldFenced):
-        await old.release("mine", token=3)
+        await old.drop_hold("mine", token=3)
     with pytest.raises(HoldFenced):
         await old.hold("mine", token=3)
     # A move to the same time with a greater token is only a takeover.
-    await old.downgrade_since("mine", 2, token=9)
+    await old.move_hold("mine", 2, token=9)
     assert (await new.refresh()).holds["mine"].frontier == Frontier.at(2)
     with pytest.raises(HoldFenced):
-        await new.downgrade_since("mine", 5, token=4)
-    assert await old.release("mine", token=9)
+        await new.move_hold("mine", 5, token=4)
+    assert await old.drop_hold("mine", token=9)
 
 
 @pytest.mark.parametrize("off_us", [HOUR_US, -HOUR_US])
@@ -260,7 +260,7 @@ async def test_t35_a_lease_within_an_hour_of_clocks_ends_by_watching_alone() -> 
 async def test_t36_of_a_buried_shard_a_handle_is_closed(place: Place) -> None:
     """A handle of a finalized shard reads nothing, holds nothing, and writes no record."""
     shard = await written(place, count=2)
-    await shard.finalize()
+    await shard.drop()
     seqno = shard.machine.seqno
     reader = await place.shard().lease()
     assert reader.since == Frontier.empty()

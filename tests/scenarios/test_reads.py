@@ -101,7 +101,7 @@ async def test_t24_a_time_below_since_is_refused_with_the_least_that_is_kept(pla
     shard = place.shard()
     await history(shard)
     await shard.hold("h", 0)
-    await shard.downgrade_since("h", 4)
+    await shard.move_hold("h", 4)
     reader = place.shard()
     for as_of in (0, 3):
         with pytest.raises(AsOfBeforeSince, match="the earliest readable time is 4"):
@@ -257,7 +257,7 @@ async def test_t29_no_row_comes_twice_or_with_no_diff(place: Place, seed: int) -
         await shard.compare_and_append(rows(*drawn), time, time + 1)
         model.compare_and_append(updates_of(rows(*drawn)), time, time + 1)
         if time == 5:
-            await shard.downgrade_since("history", 3)
+            await shard.move_hold("history", 3)
             await shard.compact(full=True)
     for as_of in range(3, 8):
         table = await (await place.shard().snapshot(as_of)).to_arrow(consolidated=True)

@@ -79,7 +79,7 @@ async def test_t46_a_state_is_its_diffs_over_any_rollup(place: Place, every: int
     for time in range(14):
         await writer.compare_and_append(rows((f"k{time}", time, time, 1)), time, time + 1)
         if time % 5 == 4:
-            await writer.downgrade_since("h", time - 2)
+            await writer.move_hold("h", time - 2)
             await writer.compact(full=True)
             await writer.collect(after_us=0)
         newcomer = place.shard()
@@ -306,7 +306,7 @@ async def test_t53_no_part_goes_that_a_held_state_names(seed: int) -> None:
                 await shard.compare_and_append(rows((f"k{upper}", 1, upper, 1)), upper, upper + 1)
                 upper += 1
             case "merge":
-                await shard.downgrade_since("h", max(0, upper - 4))
+                await shard.move_hold("h", max(0, upper - 4))
                 await other.compact(full=True)
             case "collect":
                 await other.collect(after_us=0)
@@ -358,7 +358,7 @@ async def test_t55_of_a_buried_shard_a_rollup_is_left_at_most(place: Place) -> N
     All parts are deleted, the state stays small, and a new handle sees a finished shard.
     """
     shard = await lived(place, 9)
-    await shard.finalize()
+    await shard.drop()
     await shard.collect(after_us=0)
     for _ in range(3):
         await place.shard().sweep()
@@ -368,7 +368,7 @@ async def test_t55_of_a_buried_shard_a_rollup_is_left_at_most(place: Place) -> N
     seqno = shard.machine.seqno
     again = place.shard()
     assert await again.upper() == await again.since() == Frontier.empty()
-    await again.finalize()
+    await again.drop()
     await again.collect(after_us=0)
     await shard.refresh()
     assert shard.machine.seqno == seqno

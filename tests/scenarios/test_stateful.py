@@ -266,7 +266,7 @@ class Shards(OnBadStore):
         if self.is_buried:
             assert since is None
             assert found == Frontier.empty()
-            self.run(self.observer().release(name))
+            self.run(self.observer().drop_hold(name))
             return
         assert not wrong
         kept = self.holds.setdefault(name, (self.since or 0) if since is None else since)
@@ -282,13 +282,13 @@ class Shards(OnBadStore):
         if name not in self.holds:
             return
         to = min(self.holds[name] + by, self.top)
-        self.tried(lambda: self.shards[who].downgrade_since(name, to))
+        self.tried(lambda: self.shards[who].move_hold(name, to))
         self.holds[name] = to
         self.see_since()
 
     @rule(who=HANDLES, name=st.sampled_from(["h", "i"]))
     def release(self, who: int, name: str) -> None:
-        self.tried(lambda: self.shards[who].release(name))
+        self.tried(lambda: self.shards[who].drop_hold(name))
         self.holds.pop(name, None)
 
     def see_since(self) -> None:
@@ -418,7 +418,7 @@ class Shards(OnBadStore):
     @precondition(lambda self: self.model.upper is None)
     @rule(who=HANDLES)
     def bury(self, who: int) -> None:
-        self.tried(self.shards[who].finalize)
+        self.tried(self.shards[who].drop)
         self.holds.clear()
         self.since = None
 

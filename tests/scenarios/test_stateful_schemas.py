@@ -245,7 +245,7 @@ class Evolving(OnBadStore):
     @rule(who=HANDLES, by=st.integers(0, 4))
     def retain(self, who: int, by: int) -> None:
         to = min(self.since + by, self.upper)
-        self.tried(lambda: self.handles[who].downgrade_since("history", to))
+        self.tried(lambda: self.handles[who].move_hold("history", to))
         self.since = to
 
     @rule(who=HANDLES, full=st.booleans())

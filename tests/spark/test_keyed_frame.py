@@ -115,7 +115,7 @@ def test_a_checkpoint_is_read_as_it_was(spark: SparkSession, tmp_path: Path) -> 
     before = keyed_rows(tmp_path, "log")
 
     def work(log: Any) -> None:
-        log.checkpoint("then")
+        log.create_checkpoint("then")
         log.retire(tidelog.Retention(segments=1))
         log.collect(after_us=0)
 

@@ -110,7 +110,7 @@ async def grown(shard: Shard, *, times: int = 6, keys: int = 2_000) -> ShardMode
             table = table_of(shard.written_schema(), new + (old if time >= 3 else []))
             await shard.compare_and_append(table, time, time + 1)
             model.compare_and_append(updates_of(table), time, time + 1)
-        await shard.downgrade_since("h", 3)
+        await shard.move_hold("h", 3)
     return model
 
 
@@ -146,7 +146,7 @@ async def _exact(shard: Shard, table: pa.Table, cuts: list[int], since: int) -> 
             await shard.compare_and_append(some, lower, upper)
             model.compare_and_append(updates_of(some), lower, upper)
             lower = upper
-        await shard.downgrade_since("h", since)
+        await shard.move_hold("h", since)
         batches = len(shard.state.batches)
         done = await compact(shard, full=True, merger=spark_merger())
     assert len(shard.state.batches) <= 1
@@ -185,7 +185,7 @@ async def test_rows_of_one_key_are_shared_out_by_their_hash(tmp_path: Path) -> N
         table = table_of(shard.written_schema(), rows)
         await shard.compare_and_append(table, time, time + 1)
         model.compare_and_append(updates_of(table), time, time + 1)
-    await shard.downgrade_since("h", 2)
+    await shard.move_hold("h", 2)
     with tasks_here() as tasks:
         await compact(shard, full=True, merger=spark_merger())
 
@@ -330,7 +330,7 @@ async def test_a_result_that_comes_late_is_not_applied(tmp_path: Path) -> None:
     model = await grown(shard)
 
     async def merge_too() -> None:
-        await other.downgrade_since("h", 4)
+        await other.move_hold("h", 4)
         assert (await compact(other, full=True)).merges == 1
 
     late = _Meanwhile(spark_merger(), merge_too)

@@ -339,7 +339,7 @@ async def test_what_a_frame_holds_stays_until_its_term_is_over(
     assert len(names) == 2
     await SystemClock().sleep(1_100_000)
     for name in names:
-        await shard.release(name)
+        await shard.drop_hold(name)
     await shard.compare_and_append(table_of(schema, [(99, "more", 6, 1)]), 6, 7)
     await merged_and_collected(shard)
     assert not any((tmp_path / (one.path or "")).exists() for one in snapshot.parts)

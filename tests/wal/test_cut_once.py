@@ -43,7 +43,7 @@ async def appended(_: Logs, log: Log) -> object:
 
 async def collected(_: Logs, log: Log) -> object:
     following = (await log.bounds()).next
-    await log.save_cursor(await log.load_cursor("c"), following)
+    await log.move_cursor(await log.load_cursor("c"), following)
     await log.collect(keep=ALL, grace_us=0)
     return await log.bounds()
 

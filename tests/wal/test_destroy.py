@@ -41,7 +41,7 @@ async def test_a_destroyed_log_leaves_its_fences() -> None:
     await sleeper.append([b"before"])
     await sleeper.create_cursor("x", 1)
     await shelf.fork("a", "b")
-    with pytest.raises(UsageError, match="destroy these first: b"):
+    with pytest.raises(UsageError, match="drop these first: b"):
         await shelf.drop("a", grace_us=0)
     await shelf.drop("b", grace_us=0)
     assert await sleeper.pins() == {}
@@ -50,10 +50,10 @@ async def test_a_destroyed_log_leaves_its_fences() -> None:
     left = await keys_in(store, "log/a/")
     assert all(key.endswith((MANIFEST, GARBAGE, ".parquet")) for key in left)
     assert len(left) == 2 + found.kept
-    with pytest.raises(NoSuchLog, match="was destroyed"):
+    with pytest.raises(NoSuchLog, match="was dropped"):
         await sleeper.append([b"after"])
     await sleeper.close()
-    with pytest.raises(NoSuchLog, match="was destroyed"):
+    with pytest.raises(NoSuchLog, match="was dropped"):
         await shelf.open("a")
     with pytest.raises(NameTaken, match="names are not reused"):
         await shelf.create("a")
@@ -326,7 +326,7 @@ async def test_what_is_being_made_is_destroyed_and_its_maker_is_told(how: str) -
         await making
     assert destroyed
     assert set(await keys_in(store, "log/b/")) == {f"log/b/{GARBAGE}", f"log/b/{MANIFEST}"}
-    with pytest.raises(NoSuchLog, match="was destroyed"):
+    with pytest.raises(NoSuchLog, match="was dropped"):
         await shelf_on(store).open("b")
 
 

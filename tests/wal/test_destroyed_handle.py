@@ -38,7 +38,7 @@ OPERATIONS: Final[dict[str, Callable[[Log, Witness, Fragment], Awaitable[Any]]]]
     "describe": lambda log, *_: log.describe(),
     "load_cursor": lambda log, *_: log.load_cursor("c"),
     "create_cursor": lambda log, *_: log.create_cursor("d", 2),
-    "save_cursor": lambda log, cursor, _: log.save_cursor(cursor, 4),
+    "move_cursor": lambda log, cursor, _: log.move_cursor(cursor, 4),
     "cursors": lambda log, *_: log.cursors(),
     "pins": lambda log, *_: log.pins(),
     "create_pin": lambda log, *_: log.create_pin("q"),
@@ -132,5 +132,5 @@ async def test_a_reader_that_loses_its_log_half_way_says_so() -> None:
             await shelf_on(store).drop("a", grace_us=0)
 
     log = await shelf_on(Interposed(store, before=before)).open("a")
-    with pytest.raises(NoSuchLog, match="was destroyed"):
+    with pytest.raises(NoSuchLog, match="was dropped"):
         await drained(log.scan())

@@ -61,7 +61,7 @@ async def test_a_fork_whose_pin_was_let_go_of_is_undone(when: str) -> None:
 
     with pytest.raises(ContentionError, match="released the fork's pin during the fork"):
         await shelf_on(meddled(store, when, lambda: let_go(store))).fork("a", "b")
-    with pytest.raises(NoSuchLog, match="was destroyed"):
+    with pytest.raises(NoSuchLog, match="was dropped"):
         await shelf_on(store).open("b")
     assert [key for key in await keys_in(store, "log/b/") if "snapshot" in key] == []
     fork = await shelf_on(store).fork("a", "c")

@@ -74,7 +74,7 @@ async def collect_to(store: Store, position: int) -> None:
     if (cursors := (await log.cursors()).cursors).get("x") is None:
         await log.create_cursor("x", position)
     elif cursors["x"].position < position:
-        await log.save_cursor(await log.load_cursor("x"), position)
+        await log.move_cursor(await log.load_cursor("x"), position)
     await log.collect(keep=ALL, grace_us=0)
 
 

@@ -380,6 +380,6 @@ async def test_streams_are_what_they_were() -> None:
     for cutoff in (10, 11):
         await rebuilt(store)
         assert await log_on(store).streams() == streams
-        await log.save_cursor(await log.load_cursor("x"), cutoff)
+        await log.move_cursor(await log.load_cursor("x"), cutoff)
         with pytest.raises(LocationError):
             await log_on(Dying(store, [])).collect(keep=Keep(share_max=1), grace_us=0)

@@ -201,7 +201,7 @@ async def test_who_writes_meanwhile_gives_no_false_alarm() -> None:
 async def collect_to(store: Store, position: int) -> None:
     log = await opened(store)
     if (await log.cursors()).cursors:
-        await log.save_cursor(await log.load_cursor("x"), position)
+        await log.move_cursor(await log.load_cursor("x"), position)
     else:
         await log.create_cursor("x", position)
     await log.collect(keep=ALL, grace_us=0)

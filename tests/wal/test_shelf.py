@@ -153,8 +153,8 @@ async def test_what_cannot_be_forked_is_told() -> None:
         (lambda: shelf.fork("a", "b", start=2), PositionCollected, "oldest record is 4"),
         (lambda: shelf.fork("a", "b", start=99), UsageError, "no such position"),
         (lambda: shelf.fork("none", "b", start=2), UsageError, "no such position"),
-        (lambda: shelf.fork("gone", "b"), NoSuchLog, "was destroyed"),
-        (lambda: shelf.fork("gone", "b", start=4), NoSuchLog, "was destroyed"),
+        (lambda: shelf.fork("gone", "b"), NoSuchLog, "was dropped"),
+        (lambda: shelf.fork("gone", "b", start=4), NoSuchLog, "was dropped"),
     ]
     for call, kind, match in cases:
         with pytest.raises(kind, match=match):

@@ -154,7 +154,7 @@ async def test_a_collector_may_die_at_any_request(happened: bool) -> None:
     await log.collect(keep=ALL, grace_us=0)
     await log.drop_pin("gone")
     witness = await log.load_cursor("x")
-    await log.save_cursor(witness, 24)
+    await log.move_cursor(witness, 24)
     smooth = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
     counted = Recorded(smooth)
     await log_on(counted).collect(keep=ALL, grace_us=0)
@@ -224,7 +224,7 @@ async def test_a_writer_goes_on_while_its_log_is_collected() -> None:
         for number in range(60):
             position = await writer.append([b"%d" % number])
             if number % 7 == 0:
-                witness = await log.save_cursor(witness, position)
+                witness = await log.move_cursor(witness, position)
                 await log.collect(keep=ALL, grace_us=0)
     found = await contents(SLOTS, store)
     assert list(found) == list(range(min(found), 62))

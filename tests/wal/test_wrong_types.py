@@ -61,7 +61,7 @@ async def test_a_position_is_an_int(protocol: str, wrong: Any) -> None:
     assert await bodies(log) == [b"1", b"2", b"3", b"4"]
     held = await log.create_cursor("c", 2)
     with pytest.raises(UsageError, match="whole number"):
-        await log.save_cursor(held, wrong)
+        await log.move_cursor(held, wrong)
     with pytest.raises(UsageError, match="0 is not a position: positions begin at 1"):
         await log.create_cursor("d", 0)
     assert (await log.load_cursor("c")).position == 2
@@ -133,7 +133,7 @@ async def test_what_is_none_of_our_types_is_told_by_the_name_of_ours(protocol: s
     for call, told in (
         (lambda: anext(log.scan(limits=wrong)), "limits must be a tidelog.Limits, not int"),
         (lambda: log.fetch(wrong), r"one that Log.fragments\(\) returned, not int"),
-        (lambda: log.save_cursor(wrong, 2), "a tidelog.Witness, as load_cursor returns it, not"),
+        (lambda: log.move_cursor(wrong, 2), "a tidelog.Witness, as load_cursor returns it, not"),
         (lambda: logs.open("a", batching=wrong), "batching must be a tidelog.Batching, not int"),
         (lambda: logs.open("a", shape=wrong), "shape must be a tidelog.Shape, not int"),
         (lambda: logs.create("b", shape=wrong), "shape must be a tidelog.Shape, not int"),
@@ -240,7 +240,7 @@ async def test_what_is_refused_is_quoted_shortly(protocol: str, wrong: Any) -> N
         lambda: logs.drop("a", grace_us=wrong),
         lambda: log.create_cursor(wrong, 1),
         lambda: log.create_cursor("d", wrong),
-        lambda: log.save_cursor(held, wrong),
+        lambda: log.move_cursor(held, wrong),
         lambda: log.load_cursor(wrong),
         lambda: log.drop_pin(wrong),
         lambda: log.create_pin(wrong),

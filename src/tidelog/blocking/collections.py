@@ -46,11 +46,11 @@ class Collection(Blocking[awaited_collection.Collection]):
     def hold(self, name: str, at: When | None = None, *, token: int | None = None) -> Frontier:
         return self._portal.run(self._inner.hold(name, at, token=token))
 
-    def downgrade_since(self, name: str, at: When, *, token: int | None = None) -> Frontier:
-        return self._portal.run(self._inner.downgrade_since(name, at, token=token))
+    def move_hold(self, name: str, at: When, *, token: int | None = None) -> Frontier:
+        return self._portal.run(self._inner.move_hold(name, at, token=token))
 
-    def release(self, name: str, *, token: int | None = None) -> bool:
-        return self._portal.run(self._inner.release(name, token=token))
+    def drop_hold(self, name: str, *, token: int | None = None) -> bool:
+        return self._portal.run(self._inner.drop_hold(name, token=token))
 
     def snapshot(
         self,

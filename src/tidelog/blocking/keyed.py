@@ -253,8 +253,8 @@ class KeyedLog(KeyedReader):
     def scrub(self) -> KeyedScrubbed:
         return self._portal.run(self._inner.scrub())
 
-    def checkpoint(self, name: str) -> CheckpointInfo:
-        return self._portal.run(self._inner.checkpoint(name))
+    def create_checkpoint(self, name: str) -> CheckpointInfo:
+        return self._portal.run(self._inner.create_checkpoint(name))
 
     def drop_checkpoint(self, name: str) -> None:
         self._portal.run(self._inner.drop_checkpoint(name))

@@ -201,8 +201,8 @@ class Log(Closing[awaited_log.Log]):
     def create_cursor(self, name: str, position: int) -> Witness:
         return self._portal.run(self._inner.create_cursor(name, position))
 
-    def save_cursor(self, witness: Witness, position: int, *, allow_back: bool = False) -> Witness:
-        return self._portal.run(self._inner.save_cursor(witness, position, allow_back=allow_back))
+    def move_cursor(self, witness: Witness, position: int, *, allow_back: bool = False) -> Witness:
+        return self._portal.run(self._inner.move_cursor(witness, position, allow_back=allow_back))
 
     def drop_cursor(self, name: str) -> None:
         self._portal.run(self._inner.drop_cursor(name))

@@ -159,13 +159,13 @@ class Shard(Blocking[awaited_shard.Shard]):
     ) -> Frontier:
         return self._portal.run(self._inner.hold(name, since, token=token))
 
-    def downgrade_since(
+    def move_hold(
         self, name: str, since: Frontier | int | None, *, token: int | None = None
     ) -> Frontier:
-        return self._portal.run(self._inner.downgrade_since(name, since, token=token))
+        return self._portal.run(self._inner.move_hold(name, since, token=token))
 
-    def release(self, name: str, *, token: int | None = None) -> bool:
-        return self._portal.run(self._inner.release(name, token=token))
+    def drop_hold(self, name: str, *, token: int | None = None) -> bool:
+        return self._portal.run(self._inner.drop_hold(name, token=token))
 
     def lease(
         self,
@@ -200,8 +200,8 @@ class Shard(Blocking[awaited_shard.Shard]):
     def sweep(self) -> ShardSwept:
         return self._portal.run(self._inner.sweep())
 
-    def finalize(self) -> int:
-        return self._portal.run(self._inner.finalize())
+    def drop(self) -> int:
+        return self._portal.run(self._inner.drop())
 
 
 @documented_as(awaited_snapshot.ShardSnapshot)
@@ -235,8 +235,8 @@ class Appender(Closing[awaited_appender.Appender]):
     def advance(self, upper: Frontier | int) -> None:
         self._portal.run(self._inner.advance(upper))
 
-    def downgrade_since(self, hold: str, since: Frontier | int | None) -> None:
-        self._portal.run(self._inner.downgrade_since(hold, since))
+    def move_hold(self, hold: str, since: Frontier | int | None) -> None:
+        self._portal.run(self._inner.move_hold(hold, since))
 
     def flush(self) -> None:
         self._portal.run(self._inner.flush())
@@ -287,8 +287,8 @@ class LeasedReader(Closing[awaited_leasing.LeasedReader]):
             self._inner.listen(as_of, columns=columns, where=where, wait=wait)
         )
 
-    def downgrade_since(self, since: Frontier | int) -> Frontier:
-        return self._portal.run(self._inner.downgrade_since(since))
+    def move_hold(self, since: Frontier | int) -> Frontier:
+        return self._portal.run(self._inner.move_hold(since))
 
     def renew(self) -> None:
         self._portal.run(self._inner.renew())

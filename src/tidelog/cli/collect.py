@@ -102,10 +102,10 @@ def _lines(one: CollectedOne, after: str) -> Iterator[str]:
     yield f"{one.name}: {count_text(one.deleted, 'object')} deleted{waits}"
     for name, hold in one.held.items():
         purpose = f" ({hold.purpose})" if hold.purpose else ""
-        end = f"until {time_text(hold.until_us)}" if hold.until_us else "until it is released"
+        end = f"until {time_text(hold.until_us)}" if hold.until_us else "until it is dropped"
         yield f"  the hold {name}{purpose} keeps {count_text(hold.objects, 'object')} {end}"
     if one.held:
-        yield "  to release a hold without a reader: tidelog hold release NAME HOLD"
+        yield "  to drop a hold without a reader: tidelog hold drop NAME HOLD"
 
 
 async def _others(maintenance: Maintenance, turn: Turn, sweep: bool) -> AsyncIterator[CollectedOne]:

@@ -168,7 +168,7 @@ def _once_moved(holders: Sequence[str]) -> str:
 
     They include ``compact --full``, because an idle source has no next tick.
     """
-    found = [f"the hold {name!r} is moved or released" for name in holders if name != "ingest"]
+    found = [f"the hold {name!r} is moved or dropped" for name in holders if name != "ingest"]
     if "ingest" in holders:
         found.append("the next tick or 'tidelog compact --full' moves the hold 'ingest'")
     return f"after {' and '.join(found)}"

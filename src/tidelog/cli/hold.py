@@ -1,4 +1,4 @@
-"""``tidelog hold``: keep times of collections and shards readable, and release them."""
+"""``tidelog hold``: keep times of collections and shards readable, and drop them."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def list_holds(
     )
 
 
-@app.command("place")
-def place(
+@app.command("create")
+def create(
     context: typer.Context,
     name: Of,
     hold: HoldName,
@@ -86,7 +86,7 @@ def place(
     shard: IsShard = False,
     as_json: AsJson = False,
 ) -> None:
-    """Keep a time and all later times readable, until the hold is moved or released.
+    """Keep a time and all later times readable, until the hold is moved or dropped.
 
     An existing hold of this name is left unchanged. Merges keep the history since the hold, so
     storage grows until the hold moves.
@@ -135,6 +135,8 @@ def move(
         since = held.time_of(time, "TIME")
         if held.is_collection:
             check_newest_stays(held.shards, since)
+        else:
+            _check_complete(held.shards[0], since)
         return held, await move_hold(held.shards, hold, since, token=token)
 
     held, since = on_location(context, work)
@@ -145,8 +147,8 @@ def move(
     say(f"The earliest readable time of {name!r} is {held.text_of(since)}")
 
 
-@app.command("release")
-def release(
+@app.command("drop")
+def drop(
     context: typer.Context,
     name: Of,
     hold: HoldName,
@@ -155,21 +157,21 @@ def release(
     shard: IsShard = False,
     as_json: AsJson = False,
 ) -> None:
-    """Release a hold. The next ingest tick gives up the times that no other hold keeps."""
+    """Drop a hold. The next ingest tick gives up the times that no other hold keeps."""
 
     async def work(location: Location) -> Held:
-        from tidelog.collection.hold_all import holds_of, release_hold
+        from tidelog.collection.hold_all import drop_hold, holds_of
 
         held = await _held(location, name, shard, owned=hold)
         holds_of(held.shards, hold)
-        await release_hold(held.shards, hold, token=token)
+        await drop_hold(held.shards, hold, token=token)
         return held
 
     held = on_location(context, work)
     if is_json(as_json=as_json):
-        print_json({"name": name, "hold": hold, "released": True, "since": held.since})
+        print_json({"name": name, "hold": hold, "dropped": True, "since": held.since})
     if not as_json:
-        say(f"Released the hold {hold!r} of {name!r}")
+        say(f"Dropped the hold {hold!r} of {name!r}")
 
 
 def hold_rows(states: Sequence[State]) -> list[dict[str, Any]]:
@@ -188,6 +190,20 @@ def hold_rows(states: Sequence[State]) -> list[dict[str, Any]]:
         | {"until_us": h.until_us, "purpose": h.purpose or None}
         for n, h in sorted(found.items())
     ]
+
+
+def _check_complete(shard: Shard, since: Frontier) -> None:
+    """Raise unless the shard is complete before a time, the new place of a hold.
+
+    Raises:
+        UsageError: it is not.
+    """
+    upper = shard.state.upper_frontier
+    if not upper.is_empty and not since.is_empty and since.time > upper.time:
+        raise UsageError(
+            f"the shard is complete only before {upper.time}: pass {upper.time} or an earlier time",
+            asked=since.time,
+        )
 
 
 class Held:
@@ -239,7 +255,7 @@ async def _held(location: Location, name: str, is_shard: bool, *, owned: str = "
     Raises:
         NoSuchCollection: neither a collection nor a shard has the name.
         NoSuchShard: no shard has the name, and ``is_shard`` is True.
-        UsageError: the hold belongs to tidelog itself, or the shard is finalized.
+        UsageError: the hold belongs to tidelog itself, or the shard is dropped.
     """
     from tidelog.cli.shard.opened import opened
     from tidelog.collection.hold_all import check_not_own
@@ -258,7 +274,7 @@ async def _held(location: Location, name: str, is_shard: bool, *, owned: str = "
             return Held(name, collection.all_shards, is_collection=True)
     found = await opened(location, name)
     if found.state.is_buried:
-        raise UsageError(f"the shard {name!r} was finalized: there is nothing to hold")
+        raise UsageError(f"the shard {name!r} was dropped: there is nothing to hold")
     return Held(name, [found], is_collection=False)
 
 

@@ -64,7 +64,6 @@ _HINTS: Final = (
     ("no such option: --location", "write it before the verb: tidelog --location URL VERB ..."),
     ("tidelog ingest: unexpected argument", "name one source: run ingest for each"),
     ("collection: no such command 'drop'", "to drop its source as well: tidelog source drop NAME"),
-    ("tidelog log: no such command 'drop'", "to delete a log: tidelog log destroy NAME"),
 )
 # Verbs of Delta, Iceberg, Kafka and databases, with the command that does the same here.
 _COLLECT: Final = "to delete replaced objects: tidelog collect"
@@ -77,8 +76,12 @@ _UPSERT: Final = (
 _APPEND: Final = "to append records to a log: tidelog log append NAME"
 _FOLLOW: Final = "to read new records as they arrive: tidelog log follow NAME"
 _QUERY: Final = "to read rows on a condition: tidelog read NAME --where SQL"
+_DROP: Final = "to remove a named thing for good, the verb is drop, such as tidelog log drop NAME"
 _LIST: Final = "to list the collections: tidelog collection list"
 _FOREIGN_VERBS: Final = {
+    **dict.fromkeys(("delete", "destroy", "remove", "rm", "release", "finalize"), _DROP),
+    "downgrade": "to move a hold: tidelog hold move NAME HOLD TIME",
+    "listen": "to read the updates after a time: tidelog shard changes NAME --since TIME",
     "vacuum": _COLLECT,
     "gc": _COLLECT,
     "purge": _COLLECT,

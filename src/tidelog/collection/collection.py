@@ -20,9 +20,9 @@ from tidelog.collection.formats.types import sql_type_of
 from tidelog.collection.hold_all import (
     check_newest_stays,
     check_not_own,
+    drop_hold,
     move_hold,
     place_hold,
-    release_hold,
 )
 from tidelog.collection.reading import (
     CollectionDescription,
@@ -141,7 +141,7 @@ class Collection:
         since = None if at is None else Frontier.at(self._time(at, "at"))
         return await place_hold(self.all_shards, name, since, token=token)
 
-    async def downgrade_since(self, name: str, at: When, *, token: int | None = None) -> Frontier:
+    async def move_hold(self, name: str, at: When, *, token: int | None = None) -> Frontier:
         """Move a hold forward to ``at``; return the earliest readable time of the collection.
 
         Raises:
@@ -155,7 +155,7 @@ class Collection:
         check_newest_stays(self.all_shards, since)
         return await move_hold(self.all_shards, name, since, token=token)
 
-    async def release(self, name: str, *, token: int | None = None) -> bool:
+    async def drop_hold(self, name: str, *, token: int | None = None) -> bool:
         """Release a hold; return True if it existed.
 
         Raises:
@@ -163,7 +163,7 @@ class Collection:
         """
         check_not_own(name)
         await self.refresh()
-        return await release_hold(self.all_shards, name, token=token)
+        return await drop_hold(self.all_shards, name, token=token)
 
     async def resolve_as_of(self, as_of: When | None, *, what: str = "as_of") -> int:
         """Return the time to read: ``as_of``, or by default the newest complete time.

@@ -84,7 +84,7 @@ async def move_hold(
     moved = []
     for shard in shards:
         await shard.hold(name, token=token)  # An earlier, killed call may have left this shard out.
-        moved.append(await shard.downgrade_since(name, since, token=token))
+        moved.append(await shard.move_hold(name, since, token=token))
     return join(moved)
 
 
@@ -106,16 +106,16 @@ async def move_ingest_hold(shards: Sequence[Shard]) -> None:
     for shard in shards:
         found = shard.state.holds.get(INGEST_HOLD)
         if found is not None and found.frontier < Frontier.at(upper - 1):
-            await shard.downgrade_since(INGEST_HOLD, upper - 1)
+            await shard.move_hold(INGEST_HOLD, upper - 1)
 
 
-async def release_hold(shards: Sequence[Shard], name: str, *, token: int | None = None) -> bool:
+async def drop_hold(shards: Sequence[Shard], name: str, *, token: int | None = None) -> bool:
     """Release a hold; return True if some shard had it.
 
     Raises:
         HoldFenced: the hold has a newer owner. LocationError: the store failed; call again.
     """
-    return any([await shard.release(name, token=token) for shard in shards])
+    return any([await shard.drop_hold(name, token=token) for shard in shards])
 
 
 def holds_of(shards: Sequence[Shard], name: str) -> list[Hold]:

@@ -212,7 +212,7 @@ class Maintenance:
             held: dict[str, KeepingHold] = {}
             for shard in one.shards:
                 if one.is_dropped:
-                    await shard.finalize()
+                    await shard.drop()
                 deleted += await shard.collect(after_us=after_us)
                 if sweeps:
                     deleted += (await shard.sweep()).deleted

@@ -231,7 +231,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
         self._check_open()
         return await scrub_keyed(self.standing, self.wal)
 
-    async def checkpoint(self, name: str) -> CheckpointInfo:
+    async def create_checkpoint(self, name: str) -> CheckpointInfo:
         check_name(name, of="name of a checkpoint")
         self._check_open()
         standing = self.standing

@@ -264,7 +264,7 @@ class KeyedWrites(KeyedReads):
         """Delete objects that no state names; return their number."""
 
     @abc.abstractmethod
-    async def checkpoint(self, name: str) -> CheckpointInfo:
+    async def create_checkpoint(self, name: str) -> CheckpointInfo:
         """Keep all records readable now under a name, until it is dropped.
 
         Raises:

@@ -42,7 +42,7 @@ class Shards:
         """Return the handle of a shard; without a schema, that of a shard with a schema.
 
         The first write to a shard creates it, with the hold ``history`` at 0. That hold keeps all
-        times readable, until ``shard.downgrade_since("history", time)`` moves it.
+        times readable, until ``shard.move_hold("history", time)`` moves it.
 
         Raises:
             UsageError: the name or the schema is invalid.
@@ -102,7 +102,7 @@ class Shards:
         Raises:
             NoSuchShard: the shard does not exist.
         """
-        return await (await self.find(name)).finalize()
+        return await (await self.find(name)).drop()
 
     def transactions(self, name: str) -> Transactions:
         """Return the handle of transactions, which write several shards at one time.

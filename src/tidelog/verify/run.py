@@ -156,7 +156,7 @@ class Verification:
         The logs are destroyed at the end, unless ``keep`` is True or the log is wrong.
 
         Raises:
-            UsageError: the log has the other protocol, or was destroyed.
+            UsageError: the log has the other protocol, or was dropped.
             LocationError: the store failed at every try.
         """
         report = Report(self.settings, self.figures)
@@ -336,7 +336,7 @@ class Verification:
         log = await self.open_log("collector")
         cursor = await log.load_cursor(CURSOR)
         if cut.position > cursor.position:
-            await log.save_cursor(cursor, cut.position)
+            await log.move_cursor(cursor, cut.position)
         self.figures.collected += (await log.collect(keep=ALL, grace_us=GRACE_US)).fragments
         self.figures.collections += 1
         late = (await self._last_cut()).checker("late reader")
@@ -347,7 +347,7 @@ class Verification:
         async with await self._shelf("collector").open(self.settings.cuts) as log:
             position = await log.append([encode_cut(cut)])
             try:
-                await log.save_cursor(await log.load_cursor(CURSOR), position)
+                await log.move_cursor(await log.load_cursor(CURSOR), position)
             except NoSuchCursor:
                 await log.create_cursor(CURSOR, position)
             await log.collect(keep=ALL, grace_us=0)

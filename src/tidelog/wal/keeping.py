@@ -48,7 +48,7 @@ class Keeping(Closing):
         """Return the oldest retained position, the next position, and the seal."""
 
     async def load_cursor(self, name: str) -> Witness:
-        """Read a cursor: its position, and the witness for `save_cursor`.
+        """Read a cursor: its position, and the witness for `move_cursor`.
 
         Raises:
             NoSuchCursor: the cursor does not exist.
@@ -73,7 +73,7 @@ class Keeping(Closing):
         check_position(position)
         return await self._cursors().create(name, position)
 
-    async def save_cursor(
+    async def move_cursor(
         self, witness: Witness, position: int, *, allow_back: bool = False
     ) -> Witness:
         """Move a cursor if no other process has moved it since; return the new witness.

@@ -133,7 +133,7 @@ class ManifestLog(Log):
         try:
             return as_log_records(await self._reader.records.fetch(fragment))
         except ObjectNotFound:
-            await load_living(self.store)  # This raises NoSuchLog if the log was destroyed.
+            await load_living(self.store)  # This raises NoSuchLog if the log was dropped.
             raise
 
     async def position_at(self, when: int | datetime) -> int:

@@ -41,7 +41,7 @@ async def create_log(
 
     Raises:
         UsageError: the protocol is unknown, or the store has objects of another log.
-        NameTaken: the log exists, or was destroyed.
+        NameTaken: the log exists, or was dropped.
     """
     if protocol not in PROTOCOLS:
         raise UsageError(
@@ -56,7 +56,7 @@ async def create_log(
         manifest = (await read_head(store)).manifest
         if manifest.is_destroyed:
             raise NameTaken(
-                f"a log named {name!r} was destroyed, and names are not reused, because old "
+                f"a log named {name!r} was dropped, and names are not reused, because old "
                 "writers may still use them: choose another name"
             )
         raise NameTaken(f"a log named {name!r} already exists: open it, or choose another name")
@@ -98,7 +98,7 @@ async def open_log(
     """Open the log at the root of a store, of either protocol; see `Logs.open`.
 
     Raises:
-        NoSuchLog: the log does not exist, or was destroyed.
+        NoSuchLog: the log does not exist, or was dropped.
         CorruptionError: its manifest cannot be read.
     """
     try:
@@ -106,7 +106,7 @@ async def open_log(
     except NoSuchLog:
         raise await log_missing(store, name) from None
     if manifest.is_destroyed:
-        raise NoSuchLog(f"the log {name!r} was destroyed")
+        raise NoSuchLog(f"the log {name!r} was dropped")
     kind = ManifestLog if manifest.chain is None else SlotLog
     return kind(
         name=name,
@@ -130,7 +130,7 @@ async def log_missing(store: Store, name: str) -> NoSuchLog:
         # A writer opens an epoch of its own; a copy stores all records in the first one.
         if await first_entry(store, EPOCHS, after=f"{FIRST_EPOCHS}\U0010ffff") is None:
             return CopyUnfinished(
-                f"{unfinished}: repeat the copy, or run 'tidelog log destroy {name}'; if it lost "
+                f"{unfinished}: repeat the copy, or run 'tidelog log drop {name}'; if it lost "
                 f"its manifest, run 'tidelog log rebuild {name}'"
             )
         return ManifestLost(
@@ -144,7 +144,7 @@ async def log_missing(store: Store, name: str) -> NoSuchLog:
             and await first_entry(store, GARBAGE) is None
         ):
             return CopyUnfinished(
-                f"{unfinished}: repeat the copy or adoption, or run 'tidelog log destroy {name}'; "
+                f"{unfinished}: repeat the copy or adoption, or run 'tidelog log drop {name}'; "
                 f"if it lost its manifest, {advice}"
             )
         return ManifestLost(f"{told}: its objects exist, but its manifest is missing: {advice}")

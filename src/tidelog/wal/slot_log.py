@@ -205,10 +205,10 @@ class SlotLog(Log):
         await self._writer.close()
 
     async def _written(self, work: Awaitable[T]) -> T:
-        """Await a write; if it meets a seal, raise NoSuchLog if the log was destroyed.
+        """Await a write; if it meets a seal, raise NoSuchLog if the log was dropped.
 
         Raises:
-            NoSuchLog: the log was destroyed; ``outcome`` is that of the write.
+            NoSuchLog: the log was dropped; ``outcome`` is that of the write.
         """
         try:
             return await work

@@ -275,7 +275,7 @@ async def test_t66_nobody_writes_a_registered_shard_but_transactions(place: Plac
         lambda: shard.append(row("a", 1, 1), 1, 2),
         lambda: shard.compare_and_append(None, 1, None),
         lambda: shard.compare_and_append(None, 1, 1, holds={"h": Frontier.at(0)}),
-        shard.finalize,
+        shard.drop,
         lambda: shard.evolve_schema(pa.schema([("c0", pa.string())])),
         lambda: transactions(place, name="u").register(place.shard(name="a")),
     ):
@@ -439,7 +439,7 @@ async def test_merges_and_collections_of_registered_shards_go_on(place: Place) -
         await found.compare_and_append({"a": large(time)}, time, time + 1)
     shard = place.shard(name="a")
     await shard.hold("h", 9)
-    await shard.downgrade_since("h", 9)
+    await shard.move_hold("h", 9)
     before = await held(found, "a", 9)
 
     merged = await shard.compact(full=True)
@@ -571,6 +571,6 @@ async def test_a_shard_that_transactions_make_keeps_its_past() -> None:
 
     async with await shard.lease() as reader:
         await shard.snapshot(8)
-        await reader.downgrade_since(8)
+        await reader.move_hold(8)
     assert (await shard.since()).time == 0
-    assert (await shard.downgrade_since("history", 8)).time == 8
+    assert (await shard.move_hold("history", 8)).time == 8

@@ -35,7 +35,7 @@ def create(
 ) -> None:
     """Create a checkpoint: all records readable now stay readable until it is dropped."""
     _check_name(checkpoint)
-    found = on_writer(context, name, lambda log: log.checkpoint(checkpoint))
+    found = on_writer(context, name, lambda log: log.create_checkpoint(checkpoint))
     if choose_format(None, as_json=as_json) == "json":
         print_json({"log": name, **asdict(found)})
     else:

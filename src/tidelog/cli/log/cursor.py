@@ -141,7 +141,7 @@ def move(
                 f"the cursor {cursor!r} is at {stands.position}, and {position} is before it: "
                 "pass --back to move it back"
             )
-        moved = await log.save_cursor(stands, position, allow_back=back)
+        moved = await log.move_cursor(stands, position, allow_back=back)
         return stands.position, await _info(log, cursor, moved.cursor)
 
     stood, found = on_location(context, work)
@@ -149,11 +149,11 @@ def move(
     _tell(found, fields, f"Moved the cursor {cursor!r} to", as_json=as_json)
 
 
-@app.command("delete")
-def delete(
+@app.command("drop")
+def drop(
     context: typer.Context, name: LogName, cursor: CursorName, *, as_json: AsJson = False
 ) -> None:
-    """Delete a cursor: the log no longer keeps records for it."""
+    """Drop a cursor: the log no longer keeps records for it."""
     _check_cursor(cursor)
 
     async def work(location: Location) -> list[str]:
@@ -166,10 +166,10 @@ def delete(
 
     left = on_location(context, work)
     if choose_format(None, as_json=as_json) == "json":
-        print_json({"log": name, "deleted": cursor, "left": left})
+        print_json({"log": name, "dropped": cursor, "left": left})
         return
     rest = f"left: {', '.join(left)}" if left else "no cursor is left, so nothing is collected"
-    say(f"Deleted the cursor {cursor!r}; {rest}.")
+    say(f"Dropped the cursor {cursor!r}; {rest}.")
 
 
 async def cursors_of(log: Log, cursors: Mapping[str, Cursor]) -> list[CursorInfo]:

@@ -25,7 +25,7 @@ def fork(
 ) -> None:
     """Create a log that begins with the records of SOURCE, and shares its objects.
 
-    Nothing is copied. Later appends to one do not change the other. SOURCE cannot be destroyed
+    Nothing is copied. Later appends to one do not change the other. SOURCE cannot be dropped
     before its forks. NAME has letters, digits and _ only.
     """
     from tidelog.wal.format.pin import check_pin_name

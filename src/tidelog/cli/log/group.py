@@ -11,7 +11,7 @@ from tidelog.cli.log.collect import collect
 from tidelog.cli.log.copy import copy
 from tidelog.cli.log.create import create
 from tidelog.cli.log.describe import describe
-from tidelog.cli.log.destroy import destroy
+from tidelog.cli.log.drop import drop
 from tidelog.cli.log.export import export
 from tidelog.cli.log.follow import follow
 from tidelog.cli.log.fork import fork
@@ -39,4 +39,4 @@ app.command("copy")(copy)
 app.command("adopt")(adopt)
 app.command("export")(export)
 app.command("rebuild")(rebuild)
-app.command("destroy")(destroy)
+app.command("drop")(drop)

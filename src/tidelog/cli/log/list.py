@@ -91,7 +91,7 @@ async def logs_of(location: Location) -> list[LogInfo | Unreadable]:
 
 
 async def _described(location: Location, name: str) -> LogInfo | Unreadable | None:
-    """Describe a log; None if it was destroyed."""
+    """Describe a log; None if it was dropped."""
     try:
         return await (await location.log(name)).describe()
     except LocationError:

@@ -95,7 +95,7 @@ def create(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Pin records: 'scan --pin' can read them until the pin is released."""
+    """Pin records: 'scan --pin' can read them until the pin is dropped."""
     _check_pin(pin)
     check_range(start, limit)
 
@@ -114,19 +114,19 @@ def create(
         )
 
 
-@app.command("release")
-def release(
+@app.command("drop")
+def drop(
     context: typer.Context,
     name: LogName,
     pin: PinName,
     *,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Release even the pin of a fork, which loses its records."),
+        typer.Option("--force", help="Drop even the pin of a fork, which loses its records."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Release a pin; the next collection deletes the records that only this pin kept."""
+    """Drop a pin; the next collection deletes the records that only this pin kept."""
     _check_pin(pin)
 
     async def work(location: Location) -> None:
@@ -134,9 +134,9 @@ def release(
 
     on_location(context, work)
     if choose_format(None, as_json=as_json) == "json":
-        print_json({"log": name, "released": pin})
+        print_json({"log": name, "dropped": pin})
     else:
-        say(f"Released the pin {pin!r}. To delete its records: tidelog log collect {name}")
+        say(f"Dropped the pin {pin!r}. To delete its records: tidelog log collect {name}")
 
 
 async def log_with_pins(location: Location, name: str) -> Log:

@@ -65,7 +65,7 @@ def _described(shard: Shard, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "id": shard.id,
-        "finalized": state.is_buried,
+        "dropped": state.is_buried,
         "schema": []
         if schema is None
         else [{"name": f.name, "type": sql_type_of(f)} for f in schema.data],
@@ -142,8 +142,8 @@ def _fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
 
 
 def _span(found: dict[str, Any]) -> str:
-    if found["finalized"]:
-        return "finalized: the shard is no longer readable or writable"
+    if found["dropped"]:
+        return "dropped: the shard is no longer readable or writable"
     return f"{time_text(found['since'])}, {time_text(found['upper'])}"
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import typer
 
 from tidelog.cli.shard.append import append
+from tidelog.cli.shard.changes import changes
 from tidelog.cli.shard.create import create
 from tidelog.cli.shard.describe import describe
-from tidelog.cli.shard.downgrade import downgrade
-from tidelog.cli.shard.finalize import finalize
+from tidelog.cli.shard.drop import drop
 from tidelog.cli.shard.list import list_shards
-from tidelog.cli.shard.listen import listen
 from tidelog.cli.shard.parts import parts
 from tidelog.cli.shard.past import diffs, state
-from tidelog.cli.shard.snapshot import snapshot
+from tidelog.cli.shard.read import read
 from tidelog.cli.shard.usage import usage
 
 app = typer.Typer(
@@ -23,13 +22,12 @@ app = typer.Typer(
 )
 app.command("create")(create)
 app.command("append")(append)
-app.command("snapshot")(snapshot)
-app.command("listen")(listen)
+app.command("read")(read)
+app.command("changes")(changes)
 app.command("list")(list_shards)
 app.command("describe")(describe)
 app.command("state")(state)
 app.command("diffs")(diffs)
 app.command("parts")(parts)
 app.command("usage")(usage)
-app.command("downgrade")(downgrade)
-app.command("finalize")(finalize)
+app.command("drop")(drop)

@@ -55,7 +55,7 @@ def list_shards(context: typer.Context, as_json: AsJson = False) -> None:
 def _upper(one: dict[str, Any]) -> str:
     if "upper" not in one:
         return ""
-    return "finalized" if one["finalized"] else time_text(one["upper"])
+    return "dropped" if one["dropped"] else time_text(one["upper"])
 
 
 def _number(one: dict[str, Any], name: str) -> str:
@@ -83,5 +83,5 @@ async def _one(location: Location, name: str) -> dict[str, Any]:
         "updates": state.totals.rows,
         "bytes": state.totals.size_bytes,
         "batches": len(state.batches),
-        "finalized": state.is_buried,
+        "dropped": state.is_buried,
     }

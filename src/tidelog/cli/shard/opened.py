@@ -53,12 +53,12 @@ def schema_of(state: State) -> ShardSchema:
     """Return the newest schema of a shard.
 
     Raises:
-        UsageError: the shard was finalized before it got a schema.
+        UsageError: the shard was dropped before it got a schema.
     """
     from tidelog.persist.states.evolution import newest_schema
 
     if not state.schema:
-        raise UsageError("the shard has no schema: it was finalized before it was written")
+        raise UsageError("the shard has no schema: it was dropped before it was written")
     return newest_schema(state)
 
 

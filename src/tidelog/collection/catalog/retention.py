@@ -102,4 +102,4 @@ async def move_history(shards: Sequence[Shard], upper: Frontier, retain_ms: int 
     for shard in shards:
         if HISTORY_HOLD in (await shard.refresh()).holds:
             await shard.machine.commit(partial(decide_move_back, name=HISTORY_HOLD, since=at))
-            await shard.downgrade_since(HISTORY_HOLD, at)
+            await shard.move_hold(HISTORY_HOLD, at)

@@ -135,7 +135,7 @@ class LogRecords(SourceKind):
             log = await self._log()
             witness = self._witness or await self._cursor(log, position, make=make)
             if witness is not None and witness.position < position:
-                witness = await log.save_cursor(witness, position)
+                witness = await log.move_cursor(witness, position)
             self._witness = witness
         except (CursorMoved, BusyError, UsageError, PositionCollected):
             # Another ingester moves the cursor too, or a collector reads it: the next tick tries

@@ -79,7 +79,7 @@ class KeyedCollector:
         if position > cursor.position:
             # Another collector has moved it concurrently, and further.
             with suppress(CursorMoved, PositionCollected):
-                await self.wal.save_cursor(cursor, position)
+                await self.wal.move_cursor(cursor, position)
         # In a compacted log, nearly the whole wal may be deletable, so set no limit on its share.
         await self.wal.collect(keep=Keep(share_max=1.0), grace_us=0)
 

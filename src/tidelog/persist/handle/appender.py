@@ -56,7 +56,7 @@ class Appender:
 
         Raises:
             UpperMismatch: another call wrote these times. UsageError: this writer wrote them (a new
-                writer of the name continues from ``upper``), or the shard was finalized.
+                writer of the name continues from ``upper``), or the shard was dropped.
                 HandleError: the writer was closed. Also the errors of `Shard.compare_and_append`:
                 after UNKNOWN, repeat the call.
         """
@@ -91,7 +91,7 @@ class Appender:
         self.upper = reached
         await self._soon()
 
-    async def downgrade_since(self, hold: str, since: Frontier | int | None) -> None:
+    async def move_hold(self, hold: str, since: Frontier | int | None) -> None:
         """Advance a hold: now, or with the next heartbeat or append.
 
         Raises:

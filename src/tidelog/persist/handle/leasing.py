@@ -47,7 +47,7 @@ LEASE_LEAST_US: Final = 1_000
 class LeasedReader:
     """A reader whose times, and whose snapshots' and listeners' parts, are not deleted.
 
-    ``since`` is the earliest time that it can read; the empty frontier if the shard was finalized.
+    ``since`` is the earliest time that it can read; the empty frontier if the shard was dropped.
     Units: ``until_us`` is the wall time, in microseconds, at which a fixed lease ends.
     """
 
@@ -70,7 +70,7 @@ class LeasedReader:
     ) -> ShardSnapshot:
         """Return the contents at ``as_of``; see `Shard.snapshot`.
 
-        Its parts, and those of its splits, are kept until `downgrade_since` or `close`.
+        Its parts, and those of its splits, are kept until `move_hold` or `close`.
 
         Raises:
             HoldExpired: the lease is over.
@@ -90,7 +90,7 @@ class LeasedReader:
     ) -> AsyncIterator[Progress]:
         """Yield all updates at times after ``as_of``; see `Shard.listen`.
 
-        Call `downgrade_since` with the times that are processed, so that old times can be
+        Call `move_hold` with the times that are processed, so that old times can be
         collected.
 
         Raises:
@@ -103,7 +103,7 @@ class LeasedReader:
                 self._check()
                 yield progress
 
-    async def downgrade_since(self, since: Frontier | int) -> Frontier:
+    async def move_hold(self, since: Frontier | int) -> Frontier:
         """Give up times before ``since``, and the parts of all earlier snapshots.
 
         Return the shard's since.
@@ -131,7 +131,7 @@ class LeasedReader:
             "this reader was closed, and its hold was released: open another reader", hold=self.name
         )
         with suppress(LocationError):
-            await self.shard.release(self.name)
+            await self.shard.drop_hold(self.name)
 
     async def stop(self) -> None:
         """Stop the renewals, so that the lease ends."""

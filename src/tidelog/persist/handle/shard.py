@@ -236,7 +236,7 @@ class Shard:
 
         Raises:
             UpperMismatch: the shard's upper is below ``lower``, so a gap would remain. NOT_APPLIED.
-            UsageError: the shard was finalized. NOT_APPLIED.
+            UsageError: the shard was dropped. NOT_APPLIED.
             DataDiffers: the shard has other updates at these times. NOT_APPLIED.
             AsOfBeforeSince: updates at these times can no longer be read. NOT_APPLIED.
             CorruptionError, LocationError: reading them failed. NOT_APPLIED.
@@ -417,7 +417,7 @@ class Shard:
             lambda state: holding.decide_hold(state, name, wanted, schema=schema, token=token)
         )
 
-    async def downgrade_since(
+    async def move_hold(
         self, name: str, since: Frontier | int | None, *, token: int | None = None
     ) -> Frontier:
         """Advance the named hold; return the shard's since, the least of all holds.
@@ -432,7 +432,7 @@ class Shard:
             lambda state: holding.decide_downgrade(state, name, wanted, token=token)
         )
 
-    async def release(self, name: str, *, token: int | None = None) -> bool:
+    async def drop_hold(self, name: str, *, token: int | None = None) -> bool:
         """Drop the named hold; return True if it existed. Since follows at the next downgrade.
 
         Raises:
@@ -531,7 +531,7 @@ class Shard:
 
         return await self._in_time(sweep(self))
 
-    async def finalize(self) -> int:
+    async def drop(self) -> int:
         """Finish the shard and give up all its times; return the number of objects that it named.
 
         The next `collect` deletes them. The name is never used again. To finish a shard and keep

@@ -234,7 +234,7 @@ def check_readable(state: State, as_of: int) -> None:
         AsOfBeforeSince: the time is below since; the message has the earliest readable time.
     """
     if state.is_buried:
-        raise AsOfBeforeSince("the shard was finalized, so no time is readable")
+        raise AsOfBeforeSince("the shard was dropped, so no time is readable")
     if state.since is None:
         raise AsOfBeforeSince("the shard has no readable time: its since is the empty frontier")
     if as_of < state.since:

@@ -133,7 +133,7 @@ class State:
 
     @property
     def is_buried(self) -> bool:
-        """Return True if the shard was finalized: it takes no writes and no reads."""
+        """Return True if the shard was dropped: it takes no writes and no reads."""
         return self.since is None and self.upper is None
 
     @property

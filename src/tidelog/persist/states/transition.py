@@ -313,7 +313,7 @@ def check_not_finalized(state: State) -> None:
         UsageError: the shard is finalized.
     """
     if state.is_buried:
-        raise UsageError("the shard was finalized and accepts no updates: append to another shard")
+        raise UsageError("the shard was dropped and accepts no updates: append to another shard")
 
 
 def check_unregistered(state: State) -> None:

@@ -53,14 +53,14 @@ def relink(
     complete; it replaces a lost plan.
 
     Raises:
-        NoSuchLog: the log was destroyed.
+        NoSuchLog: the log was dropped.
         UsageError: no object begins at ``start``.
         CorruptionError: the objects do not form a log: its first epoch is unknown, an object is
         missing, or there are records past its end; or the log is a copy without its plan.
     """
     if plan is not None and plan.is_destroyed:
         raise NoSuchLog(
-            "the log was destroyed, so its remaining objects cannot be rebuilt into a log"
+            "the log was dropped, so its remaining objects cannot be rebuilt into a log"
         )
     epochs = epochs_of(found)
     slot = _first_slot(epochs, plan, start)

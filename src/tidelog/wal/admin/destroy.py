@@ -2,7 +2,7 @@
 
 First a tombstone takes the log's name for good: an empty manifest that replaces the log's own, or
 becomes its first one. Only then all else is deleted, except the fences that ended a slot log's
-epochs, and a plan which states that the log was destroyed. The fences keep a late writer from
+epochs, and a plan which states that the log was dropped. The fences keep a late writer from
 taking an empty slot for its own; the plan prevents a rebuild. A new log never gets the name. So
 late processes cannot damage one: another destroyer, a collector, a copy or a fork.
 
@@ -80,7 +80,7 @@ async def destroy_log(
         UsageError: it has forks; or there are foreign objects in the folder of a log in wal3's
         form.
         ContentionError: other processes were first at every try.
-        LocationError: the store failed: destroy it again.
+        LocationError: the store failed: drop it again.
     """
     try:
         chain = (await load_head(store)).manifest.chain
@@ -127,7 +127,7 @@ async def _take(store: Store, clock: Clock, writer: str) -> None:
         await ManifestStore(store=store, clock=clock).create(manifest)
     except (ObjectExists, OutcomeUnknown) as error:
         raise ContentionError(
-            "another process created a log of that name concurrently: destroy it again"
+            "another process created a log of that name concurrently: drop it again"
         ) from error
 
 
@@ -144,7 +144,7 @@ def _refuse_foreign(keys: Sequence[str]) -> None:
     if foreign := [key for key in keys if not _is_of_a_log(key) and key != MANIFEST]:
         raise UsageError(
             "the log's folder has objects that are not part of a log: move them away, then "
-            "destroy the log",
+            "drop the log",
             key=foreign[0],
             count=len(foreign),
         )
@@ -154,7 +154,7 @@ async def _refuse_forks(store: Store) -> None:
     held = [found.pin for found in await held_pins(store)]
     if forks := sorted({pin.holder for pin in held if await has_fork(store, pin)}):
         raise UsageError(
-            f"the log has forks, which read its records: destroy these first: {', '.join(forks)}"
+            f"the log has forks, which read its records: drop these first: {', '.join(forks)}"
         )
 
 
@@ -175,7 +175,7 @@ async def _bury(store: Store, clock: Clock, writer: str) -> None:
             await ManifestStore(store=store, clock=clock).replace(head, Change(stone))
             return
     raise ContentionError(
-        f"gave up after {TRIES_MAX} tries to destroy the log: other processes kept replacing the "
+        f"gave up after {TRIES_MAX} tries to drop the log: other processes kept replacing the "
         "manifest; try again"
     )
 
@@ -198,7 +198,7 @@ async def _let_go_of_pins(store: Store, clock: Clock, writer: str) -> None:
                 await replace_pin(store, clock, found, released)
     raise ContentionError(
         f"gave up after {TRIES_MAX} tries to release the log's pins: other processes kept "
-        "changing them; destroy the log again"
+        "changing them; drop the log again"
     )
 
 
@@ -226,7 +226,7 @@ async def _delete_all(store: Store, clock: Clock) -> Destroyed:
     manifest = (await load_head(store)).manifest
     if not manifest.is_destroyed:
         raise ContentionError(
-            "another process wrote to the log during its destruction: destroy it again"
+            "another process wrote to the log during its destruction: drop it again"
         )
     # The lists of old epochs show which fences must stay, so they stay too.
     known = await with_all_epochs(store, chain_of(manifest))

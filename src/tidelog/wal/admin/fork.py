@@ -77,7 +77,7 @@ class Fork:
             in wal3's form.
             NameTaken: a log has the name, also one without its manifest, or a pin that no fork
             made.
-            NoSuchLog: the source does not exist, or was destroyed.
+            NoSuchLog: the source does not exist, or was dropped.
             PositionCollected: ``start`` was collected.
             ContentionError: the source is being destroyed, or another process released the pin
             concurrently.
@@ -300,13 +300,13 @@ def refuse_unshareable(source: Manifest, start: int) -> None:
 
     Raises:
         UsageError: the source is in wal3's form, or has no such position yet.
-        NoSuchLog: the source was destroyed.
+        NoSuchLog: the source was dropped.
         PositionCollected: ``start`` was collected.
     """
     if source.chain is None:
         raise UsageError("a log in wal3's format cannot be forked: copy it")
     if source.chain.is_destroyed:
-        raise NoSuchLog("the source log was destroyed")
+        raise NoSuchLog("the source log was dropped")
     if 0 < start < source.oldest:
         raise collected(start, source.oldest)
     if start > source.next or start == source.next > source.oldest:

@@ -53,7 +53,7 @@ async def rebuild_log(
     Raises:
         NameTaken: the manifest exists. NOT_APPLIED.
         UsageError: there is no slot, or no object begins at ``start``.
-        NoSuchLog: the log was destroyed.
+        NoSuchLog: the log was dropped.
         CorruptionError: the objects do not form a log. NOT_APPLIED.
         ContentionError: objects were deleted concurrently.
         LocationError: the store failed.

@@ -75,7 +75,7 @@ class Manifest:
 
     @property
     def is_destroyed(self) -> bool:
-        """Return True if the log was destroyed, and this is its tombstone."""
+        """Return True if the log was dropped, and this is its tombstone."""
         return self.chain is not None and self.chain.is_destroyed
 
     @property

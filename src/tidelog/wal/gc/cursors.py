@@ -58,7 +58,7 @@ class Witness:
     """A cursor as it was read or written, with its version.
 
     Shape: ``position`` is the first record that the cursor holds. ``cursor`` also has the writer
-    and the time of the write. ``e_tag`` is the version that `Log.save_cursor` replaces.
+    and the time of the write. ``e_tag`` is the version that `Log.move_cursor` replaces.
     """
 
     name: str

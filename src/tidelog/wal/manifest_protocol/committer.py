@@ -220,7 +220,7 @@ class Committer:
         """Return the manifest with a fragment added, or None if its number is past. Pure.
 
         Raises:
-            NoSuchLog: the log was destroyed.
+            NoSuchLog: the log was dropped.
         """
         refuse_slots(manifest)
         if manifest.next_seq_no > fragment.seq_no:

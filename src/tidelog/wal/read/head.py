@@ -64,7 +64,7 @@ async def load_living(store: Store) -> Head:
     """Read the manifest of a log that is not destroyed.
 
     Raises:
-        NoSuchLog: the log does not exist, or was destroyed, maybe after it was opened.
+        NoSuchLog: the log does not exist, or was dropped, maybe after it was opened.
         CorruptionError: see `load_head`.
         LocationError: see `load_head`.
     """
@@ -74,15 +74,15 @@ async def load_living(store: Store) -> Head:
 
 
 def refuse_destroyed(manifest: Manifest, store: Store) -> Manifest:
-    """Return the manifest unless its log was destroyed.
+    """Return the manifest unless its log was dropped.
 
     Without this check, an older handle would see an empty log whose records were collected.
 
     Raises:
-        NoSuchLog: the log was destroyed.
+        NoSuchLog: the log was dropped.
     """
     if manifest.is_destroyed:
-        raise NoSuchLog(f"the log at {store.url} was destroyed, with all its records")
+        raise NoSuchLog(f"the log at {store.url} was dropped, with all its records")
     return manifest
 
 
@@ -142,7 +142,7 @@ async def load_past(
 
     Raises:
         CorruptionError: the log is damaged; ``error`` itself if it is such an error.
-        NoSuchLog: the log was destroyed.
+        NoSuchLog: the log was dropped.
     """
     newer = (await load_living(store)).manifest
     if newer.oldest > manifest.oldest:
@@ -168,11 +168,11 @@ def refuse_slots(manifest: Manifest) -> Manifest:
     """Return the manifest if its log has wal3's form.
 
     Raises:
-        NoSuchLog: the log was destroyed.
+        NoSuchLog: the log was dropped.
         UsageError: the log uses slot commits.
     """
     if manifest.is_destroyed:
-        raise NoSuchLog("the log was destroyed, with all its records")
+        raise NoSuchLog("the log was dropped, with all its records")
     if manifest.chain is not None:
         raise UsageError(
             "this log uses the slot protocol, not wal3's format: open it as a slot log"

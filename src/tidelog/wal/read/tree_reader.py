@@ -43,7 +43,7 @@ class TreeReader:
         """Read the manifest. With ``checked=False``, return it even if it contradicts itself.
 
         Raises:
-            NoSuchLog: the log does not exist or was destroyed.
+            NoSuchLog: the log does not exist or was dropped.
             CorruptionError: the manifest cannot be read, or contradicts itself.
             LocationError: the store failed.
         """

@@ -114,7 +114,7 @@ class ChainReader:
         number of requests depends only on the log's length at the call.
 
         Raises:
-            NoSuchLog: the log does not exist or was destroyed.
+            NoSuchLog: the log does not exist or was dropped.
             CorruptionError: the log is broken.
             LocationError: the store failed.
         """

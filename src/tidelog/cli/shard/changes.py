@@ -1,4 +1,4 @@
-"""``tidelog shard listen``: the updates of a shard after a time, also as writers append them."""
+"""``tidelog shard changes``: the updates of a shard after a time, also as writers append them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog.cli.command import AsJson, on_location
 from tidelog.cli.output import count_text, say
 from tidelog.cli.read import write_all
 from tidelog.cli.shard.opened import ShardName, opened, schema_of, time_of
-from tidelog.cli.shard.snapshot import readable
+from tidelog.cli.shard.read import readable
 from tidelog.cli.writers import (
     Columns,
     Destination,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tidelog.location import Location
 
 
-def listen(
+def changes(
     context: typer.Context,
     name: ShardName,
     *,
@@ -84,12 +84,12 @@ def listen(
         picked=picked_by(columns, where, limit),
         destination=destination,
     )
-    on_location(context, lambda location: _listen(location, asked))
+    on_location(context, lambda location: _changes(location, asked))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """The arguments of a listen, checked."""
+    """The arguments of the command, checked."""
 
     name: str
     since: int | None
@@ -99,7 +99,7 @@ class _Asked:
     destination: Destination
 
 
-async def _listen(location: Location, asked: _Asked) -> None:
+async def _changes(location: Location, asked: _Asked) -> None:
     from tidelog.cli.shard.rows import ShardRows
     from tidelog.persist.read.snapshot import check_readable
 

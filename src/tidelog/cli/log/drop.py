@@ -1,4 +1,4 @@
-"""``tidelog log destroy``: delete a log with its records, cursors and pins."""
+"""``tidelog log drop``: delete a log with its records, cursors and pins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tidelog.wal.admin.destroy import Destroyed
 
 
-def destroy(
+def drop(
     context: typer.Context,
     name: LogName,
     *,
@@ -27,7 +27,7 @@ def destroy(
     grace: Grace = GRACE_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Destroy a log with all records, cursors and pins; a second run finishes an interrupted one.
+    """Drop a log with all records, cursors and pins; a second run finishes an interrupted one.
 
     The name is never reused, so a stale client cannot mistake a new log for this one.
     """
@@ -36,8 +36,8 @@ def destroy(
     if not yes:
         ask_first(
             lambda: on_location(context, lambda at: _question(at, name)),
-            deed="destroy the log",
-            undone="Nothing was destroyed.",
+            deed="drop the log",
+            undone="Nothing was dropped.",
         )
 
     async def work(location: Location) -> Destroyed:
@@ -48,7 +48,7 @@ def destroy(
         print_json({"log": name, **found.to_dict()})
         return
     left = f", {count_text(found.kept, 'object')} kept" if found.kept else ""
-    say(f"Destroyed the log {name!r}: {count_text(found.deleted, 'object')} deleted{left}.")
+    say(f"Dropped the log {name!r}: {count_text(found.deleted, 'object')} deleted{left}.")
     for key in found.foreign:
         say(f"{key} does not belong to a log, and was not deleted.")
 
@@ -57,8 +57,8 @@ async def _question(location: Location, name: str) -> str:
     try:
         log = await location.log(name)
     except NoSuchLog:
-        # An interrupted destroy leaves objects of a log that can no longer be opened.
+        # An interrupted drop leaves objects of a log that can no longer be opened.
         if await first_entry(location.logs.within(name), "") is None:
             raise
-        return f"The log {name!r} is destroyed, but some objects are left. Delete them?"
-    return f"Destroy the log {name!r} ({range_text(await log.describe())}) for good?"
+        return f"The log {name!r} is dropped, but some objects are left. Delete them?"
+    return f"Drop the log {name!r} ({range_text(await log.describe())}) for good?"

@@ -1,4 +1,4 @@
-"""``tidelog shard snapshot``: the contents of a shard as of a time."""
+"""``tidelog shard read``: the contents of a shard as of a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tidelog.persist.handle.shard import Shard
 
 
-def snapshot(
+def read(
     context: typer.Context,
     name: ShardName,
     *,
@@ -60,12 +60,12 @@ def snapshot(
     time = None if as_of is None else time_of(as_of, "--as-of")
     picked = picked_by(columns, where, limit)
     asked = _Asked(name, time, picked, destination, consolidated=consolidated)
-    on_location(context, lambda location: _snapshot(location, asked))
+    on_location(context, lambda location: _read(location, asked))
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The arguments of a snapshot, checked."""
+    """The arguments of a read, checked."""
 
     name: str
     as_of: int | None
@@ -74,7 +74,7 @@ class _Asked:
     consolidated: bool
 
 
-async def _snapshot(location: Location, asked: _Asked) -> None:
+async def _read(location: Location, asked: _Asked) -> None:
     from tidelog.cli.shard.rows import ShardRows
 
     shard = await opened(location, asked.name)
