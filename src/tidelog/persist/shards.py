@@ -97,7 +97,7 @@ class Shards:
         return sorted(name for name in names if name is not None)
 
     async def drop(self, name: str) -> int:
-        """Drop a shard permanently; its name is never reused. See `Shard.finalize`.
+        """Drop a shard permanently; its name is never reused. See `Shard.drop`.
 
         Raises:
             NoSuchShard: the shard does not exist.
