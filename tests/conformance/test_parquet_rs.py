@@ -6,7 +6,7 @@
 | a large batch | test_parquet_rs_reads_what_we_write |
 | the reader's setsum is the writer's | test_we_read_what_parquet_rs_writes |
 | (not there) scrub of another encoder's log | test_a_log_that_parquet_rs_wrote_is_ours |
-| the setsum differs by position | test_setsum.py: test_records_sum_with_their_place_and_time |
+| the setsum differs by position | core/test_setsum.py: test_records_sum_with_their_place_and_time |
 | an empty list of messages | wal/test_log.py: test_what_is_no_append_is_refused |
 | the wrong flavour is refused | test_columns_that_wal3_could_not_read_are_refused |
 | relative offsets, and their translation | not ours: fragments of the replicated kind |
