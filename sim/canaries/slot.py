@@ -16,10 +16,9 @@ from tidelog.wal.format.link import FenceLink, Tail
 from tidelog.wal.format.streams import Streams
 from tidelog.wal.slot_protocol import chain as walk
 from tidelog.wal.slot_protocol import fencing as opener
-from tidelog.wal.slot_protocol.admission import admit
-from tidelog.wal.slot_protocol.epoch_end import End
+from tidelog.wal.slot_protocol.chain_reader import End
 from tidelog.wal.slot_protocol.pipeline import Pipeline, Sent
-from tidelog.wal.slot_protocol.window import SendWindow, answer, meet_fence
+from tidelog.wal.slot_protocol.window import SendWindow, admit, answer, meet_fence
 from tidelog.wal.slot_protocol.writer import SlotWriter
 
 

@@ -130,7 +130,7 @@ PURE = frozenset(
         "wal/gc/cut.py",
         "wal/gc/plan.py",
         "wal/read/limits.py",
-        "wal/slot_protocol/admission.py",
+        "wal/slot_protocol/window.py",
     }
 )
 NAMELESS = frozenset({"utils", "util", "helpers", "helper", "common", "base", "misc"})

@@ -13,8 +13,8 @@ from kit.protocols import KINDS, Kind
 from tidelog.errors import UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.wrappers.metered import Metered
+from tidelog.wal.append.batch_writer import full, spend, wait_us
 from tidelog.wal.append.batching import Batching
-from tidelog.wal.append.token_bucket import full, spend, wait_us
 
 
 @given(

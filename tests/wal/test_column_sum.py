@@ -12,7 +12,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.wal.format.column_sum import column_sum
+from tidelog.wal.format.record_items import column_sum
 from tidelog.wal.format.slot_object import SLOT_RECORDS
 
 Row = tuple[int, int, bytes | None, bytes | None, bytes]

@@ -27,8 +27,7 @@ from tidelog.store.memory import MemoryStore
 from tidelog.testing import Fault, Faulty
 from tidelog.testing.faulty import Request
 from tidelog.wal.append.queue import Queue
-from tidelog.wal.append.watermark import Watermark
-from tidelog.wal.append.work import Placed
+from tidelog.wal.append.work import Placed, Watermark
 from tidelog.wal.slot_protocol.writer import SlotWriter
 
 

@@ -14,13 +14,13 @@ import pytest
 
 from tidelog.core.setsum import Setsum
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.wal.format.column_sum import column_sum
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import DataLink, FenceLink, fragment_of
 from tidelog.wal.format.manifest import CHAIN, Manifest, decode_manifest, encode_manifest
 from tidelog.wal.format.parquet_meta import footer_bytes
+from tidelog.wal.format.record_items import column_sum
 from tidelog.wal.format.slot_object import (
     SLOT_RECORDS,
     _encode,

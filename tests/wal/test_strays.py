@@ -18,9 +18,8 @@ from tidelog.wal.format.manifest import MANIFEST, encode_manifest
 from tidelog.wal.format.slot_object import encode_fence
 from tidelog.wal.read.head import load_head
 from tidelog.wal.slot_protocol.chain import Step, chain_of, tail_of
-from tidelog.wal.slot_protocol.chain_reader import ChainReader
+from tidelog.wal.slot_protocol.chain_reader import ChainReader, end_of_epoch
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
-from tidelog.wal.slot_protocol.epoch_end import end_of_epoch
 from tidelog.wal.slot_protocol.shape import Shape
 from tidelog.wal.slot_protocol.writer import SlotWriter
 

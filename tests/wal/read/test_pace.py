@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.core.lookahead import AT_ONCE_MAX
-from tidelog.wal.read.pace import ScanPace
+from tidelog.wal.read.record_reader import ScanPace
 
 
 def after(cores: int, times: list[tuple[int, int]]) -> ScanPace:

@@ -26,15 +26,37 @@ import pyarrow as pa
 from tidelog.errors import BusyError, LocationError, Outcome, TidelogError
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.append.bodies import APPEND_BYTES_MAX, checked, joined, keys_of, size_of
-from tidelog.wal.append.signal import Signal
 from tidelog.wal.append.telling import closed, copy_of, no_answer, refusal, told_sent, told_unsent
-from tidelog.wal.append.watermark import Watermark
-from tidelog.wal.append.work import Placing, Work
+from tidelog.wal.append.work import Placing, Watermark, Work
 from tidelog.wal.format.parquet import BYTES_MIN, RECORDS_MAX
 from tidelog.wal.format.streams import Control
 
 SHARE_BYTES: Final = 1024 * 1024  # For smaller batches, one more request costs more than it gains.
 LOOKS: Final = 8  # Patience runs out after so many looks.
+
+
+class Signal:
+    """A notice of a change, after which each waiter checks its condition. For a few waiters."""
+
+    def __init__(self) -> None:
+        # Ordered, so that simulated runs repeat exactly.
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def notify(self) -> None:
+        """Wake all waiters."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait_for(self, predicate: Callable[[], bool]) -> None:
+        """Wait until ``predicate`` returns True; it is called again after each `notify`."""
+        while not predicate():
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.remove(waiter)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Records of both protocols: their positions, and the items that their setsums hash. Pure.
+"""Records of both protocols: their positions, the items of setsums, and column sums. Pure.
 
 An item is a head of fixed length, followed by the variable fields of a record. Arrow joins them for
 many records at once: building each item in Python takes longer than hashing it.
@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from tidelog.errors import UsageError
 from tidelog.wal.format.arrays import binary_scalar, lengths_of, numbers_of
@@ -77,3 +78,50 @@ def log_full(counter: str, count: int) -> UsageError:
         f"the log is full, its {counter} counter has no next value: append to another log",
         count=count,
     )
+
+
+def column_sum(records: pa.Table) -> str:
+    """Return the sum with which reads of slot logs verify records: an xxh3-128 of their columns.
+
+    It covers the values, not their layout in memory or in a file: chunks, slices, offsets, padding
+    and bytes under a null make no difference. It finds accidental damage at memory speed. It does
+    not resist deliberate forgery; setsums do. It never changes, because sums are stored.
+
+    Shape: 32 hex digits. The hashed bytes, with all numbers little endian: the number of records (8
+    bytes); all positions, then all times (8 bytes each). Then come the streams, the keys if any
+    record has one, and the bodies: for each column first all lengths (4 bytes each, -1 for null),
+    then all bytes. Two different tables never yield the same bytes: if a column of keys is in the
+    place of the bodies, more bytes follow it.
+    """
+    state = xxhash.xxh3_128(records.num_rows.to_bytes(8, "little"))
+    for name in ("position", "timestamp_us"):
+        for chunk in records.column(name).chunks:
+            state.update(numbers_of(chunk).astype("<i8", copy=False).data)
+    keys = records.column("key")
+    has_keys = keys.null_count < len(keys)
+    for name in ("stream", *(("key",) if has_keys else ()), "body"):
+        chunks: list[Any] = records.column(name).chunks
+        for chunk in chunks:
+            state.update(_lengths(chunk).data)
+        for chunk in chunks:
+            for values in _bytes(chunk):
+                state.update(values)
+    return state.hexdigest()
+
+
+def _lengths(column: Any) -> np.ndarray[Any, Any]:
+    if column.null_count == len(column):
+        return np.full(len(column), -1, dtype="<i4")
+    found: np.ndarray[Any, Any] = lengths_of(column).astype("<i4", copy=False)
+    return found
+
+
+def _bytes(column: Any) -> Iterator[memoryview]:
+    """Yield the bytes of all values in order, without bytes under a null."""
+    if column.null_count == len(column):
+        return
+    values = column.drop_null() if column.null_count else column
+    _, offsets, data = values.buffers()
+    if data is not None:
+        ends = np.frombuffer(offsets, np.int32, len(values) + 1, 4 * values.offset)
+        yield memoryview(data)[int(ends[0]) : int(ends[-1])]

@@ -33,13 +33,18 @@ from tidelog.wal.format.arrays import (
     no_rows,
     numbers_of,
 )
-from tidelog.wal.format.column_sum import column_sum
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.json import U64_MAX, parse, render
 from tidelog.wal.format.key_set import KeyBloom, key_set_of
 from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail, link_fields, link_of
 from tidelog.wal.format.parquet import GROUP_ROWS, PAGE_BYTES, RecordFile, open_records
-from tidelog.wal.format.record_items import has_positions, items_of, log_full, positions_from
+from tidelog.wal.format.record_items import (
+    column_sum,
+    has_positions,
+    items_of,
+    log_full,
+    positions_from,
+)
 from tidelog.wal.format.stream_set import StreamSet, stream_set_of
 from tidelog.wal.format.streams import CONTROL, Controls, decode_control
 

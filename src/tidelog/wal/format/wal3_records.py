@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from tidelog.core.setsum import Setsum, setsum_of
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.wal.format.arrays import array_of_numbers, numbers_of
-from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.fragment import Fragment, fragment_path
 from tidelog.wal.format.parquet import GROUP_ROWS, PAGE_BYTES, open_records
 from tidelog.wal.format.record_items import POSITION_MAX, has_positions, items_of, positions_from
 
@@ -148,3 +148,57 @@ def _items(records: pa.Table) -> Iterator[list[bytes]]:
         heads = np.empty(batch.num_rows, dtype=_HEAD)
         heads["position"], heads["time"] = numbers_of(positions), numbers_of(times)
         yield from items_of(heads, bodies)
+
+
+def check_count(fragment: Fragment, data: bytes) -> None:
+    """Compare a fragment's number of records in the manifest with the one in its object.
+
+    An unreadable object passes.
+
+    Raises:
+        CorruptionError: the numbers differ.
+    """
+    try:
+        records = count_records(data, path=fragment.path)
+    except CorruptionError:
+        return
+    wanted = fragment.limit - fragment.start
+    if records != wanted:
+        raise CorruptionError(
+            f"the log's newest fragment has {records} records, but its manifest declares "
+            f"{wanted}: restore the manifest",
+            path=fragment.path,
+        )
+
+
+def describe_orphan(data: bytes, seq_no: int) -> Fragment:
+    """Return the manifest's entry for a fragment that no manifest names yet.
+
+    Raises:
+        CorruptionError: the fragment cannot be read, is empty, or is broken.
+    """
+    path = fragment_path(seq_no)
+    records = decode_fragment(data, path=path)
+    if not records.num_rows:
+        raise CorruptionError("a fragment has no records: move it away", path=path)
+    fragment = fragment_over(records, seq_no, len(data))
+    if problems := problems_of_fragment(records, len(data), fragment):
+        raise CorruptionError(
+            f"a fragment that the manifest does not name is damaged ({'; '.join(problems)}): move "
+            "it away",
+            path=path,
+        )
+    return fragment
+
+
+def fragment_over(records: pa.Table, seq_no: int, size_bytes: int) -> Fragment:
+    """Return the fragment that holds the records."""
+    start = int(records.column("position")[0].as_py())
+    return Fragment(
+        path=fragment_path(seq_no),
+        seq_no=seq_no,
+        start=start,
+        limit=start + records.num_rows,
+        num_bytes=size_bytes,
+        setsum=setsum_of_records(records),
+    )

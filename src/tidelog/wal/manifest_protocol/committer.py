@@ -41,13 +41,11 @@ from tidelog.wal.format.manifest_update import Rollover, add_fragment, roll_over
 from tidelog.wal.format.record_items import log_full
 from tidelog.wal.format.snapshot import object_of
 from tidelog.wal.format.wal3_records import (
-    encode_fragment,
-    place_records,
-)
-from tidelog.wal.manifest_protocol.stored_fragment import (
     check_count,
     describe_orphan,
+    encode_fragment,
     fragment_over,
+    place_records,
 )
 from tidelog.wal.read.head import Head, load_head, load_past, refuse_slots
 from tidelog.wal.read.manifest_store import Change, ManifestStore

@@ -9,23 +9,25 @@ Source: wal3, "Read Path"; design page 3, "Read".
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
 
-from tidelog.core.lookahead import BYTES_MAX, in_order
+from tidelog.core.lookahead import AT_ONCE_MAX, BYTES_MAX, in_order
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.read.codec import Codec
 from tidelog.wal.read.head import collected, load_past
 from tidelog.wal.read.limits import Limits, Spent, spend
-from tidelog.wal.read.pace import ScanPace
 from tidelog.wal.read.read_again import read_again
 from tidelog.wal.read.tree_reader import TreeReader
+
+_NEWEST_SHARE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +181,32 @@ def _gap(reached: int, found: int) -> CorruptionError:
     return CorruptionError(
         f"the log has no fragment with the positions {reached} to {found - 1}: restore the log"
     )
+
+
+@dataclass(slots=True)
+class ScanPace:
+    """Moving averages of a scan's times; ``cores`` objects are checked at once.
+
+    They decide how many objects a scan reads ahead: enough to keep the checking threads busy. An
+    object that is fetched long before its check takes memory, and has left the processor's caches
+    by then. From a local directory, eight objects ahead are half as fast as three. From a slow
+    store, eight are not too many.
+    """
+
+    cores: int = field(default_factory=pa.cpu_count)
+    fetch_us: float | None = None
+    check_us: float = 0.0
+
+    def note(self, *, fetch_us: int, check_us: int) -> None:
+        """Note the time of an object's fetch, and the time of its check."""
+        if self.fetch_us is None:
+            self.fetch_us, self.check_us = fetch_us, check_us
+        self.fetch_us += _NEWEST_SHARE * (fetch_us - self.fetch_us)
+        self.check_us += _NEWEST_SHARE * (check_us - self.check_us)
+
+    def wanted(self) -> int:
+        """Return how many objects should be in work, fetched or checked."""
+        if self.fetch_us is None:
+            return AT_ONCE_MAX
+        fetched_meanwhile = math.ceil(self.cores * self.fetch_us / max(self.check_us, 1.0))
+        return min(AT_ONCE_MAX, self.cores + max(1, fetched_meanwhile))

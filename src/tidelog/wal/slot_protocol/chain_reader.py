@@ -6,6 +6,10 @@ nothing committed before the look. So the walk over them ends, however fast a wr
 
 A missing slot proves nothing by itself: the caller checks the manifest again. A seal counts only if
 the manifest, read after the walk met the seal, has not gone past it.
+
+The fence of an epoch decides which of its slots are in the log: all slots below the first fence
+hold data, and those at or after it are void. So once the log has been opened again, an append that
+ended in `OutcomeUnknown` is decided.
 """
 
 from __future__ import annotations
@@ -20,11 +24,12 @@ from tidelog.core.clock import Clock, run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.store.port import Store
 from tidelog.wal.format.epoch import EPOCHS, Epoch
-from tidelog.wal.format.epoch_chain import Seal
+from tidelog.wal.format.epoch_chain import Chain, Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import Link, Tail
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.slot_object import decode_link
+from tidelog.wal.read.epoch_history import with_epoch
 from tidelog.wal.read.head import Head, load_head, load_living, renew_head
 from tidelog.wal.read.read_again import read_decoded
 from tidelog.wal.slot_protocol.chain import Step, chain_of, has_passed, step, tail_of
@@ -276,3 +281,48 @@ def has_gone_on(manifest: Manifest, tail: Tail) -> bool:
     """Return True if a manifest is past a tail, by records or by an epoch."""
     is_later = chain_of(manifest).last.number > tail.epoch.number
     return manifest.next > tail.position or is_later
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The slot of the fence that ended an epoch, and the epoch or seal that follows."""
+
+    slot: int
+    after: Epoch | Seal
+
+
+async def end_of_epoch(store: Store, epoch: Epoch, *, clock: Clock) -> End | None:
+    """Return the end of an epoch, or None if it has not ended.
+
+    Raises:
+        CorruptionError: the log is broken.
+        LocationError: the store failed.
+    """
+    while True:
+        manifest = (await load_head(store)).manifest
+        known = await with_epoch(store, chain_of(manifest), epoch)
+        if (end := _end_in(known, epoch)) is not None:
+            return end
+        tail, end = tail_of(manifest), None
+        async for passed in ChainReader(store=store, clock=clock).walk(tail):
+            if isinstance(passed.step, Epoch | Seal) and tail.epoch.name == epoch.name:
+                end = End(tail.slot, passed.step)
+                break
+            tail = passed.tail
+        # Believe the walk only if the manifest, read after it, agrees: a missing slot or a fence
+        # may be where collected data was.
+        newer = (await load_head(store)).manifest
+        if end is not None:
+            after = end.after.name if isinstance(end.after, Epoch) else None
+            if not has_passed(newer, epoch, end.slot, after):
+                return end
+        elif newer.next_seq_no <= tail.slot and chain_of(newer) == chain_of(manifest):
+            return None
+
+
+def _end_in(chain: Chain, epoch: Epoch) -> End | None:
+    if (following := chain.after(epoch)) is not None:
+        return End(following.first_slot, following)
+    if chain.seal is not None and chain.last.name == epoch.name:
+        return End(chain.seal.slot, chain.seal)
+    return None

@@ -34,7 +34,7 @@ from tidelog.errors import (
 )
 from tidelog.store.conditional import DEFAULT_RESEND, Occupied, Resend, create_or_read, occupy
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import Epoch, check_shape, first_epoch
+from tidelog.wal.format.epoch import Epoch, check_shape, first_epoch, place_of
 from tidelog.wal.format.epoch_chain import Chain, Seal
 from tidelog.wal.format.link import FenceLink, Tail
 from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
@@ -50,12 +50,14 @@ from tidelog.wal.slot_protocol.chain import (
 )
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 from tidelog.wal.slot_protocol.link_reader import read_link
-from tidelog.wal.slot_protocol.tail_listing import first_free_slot
 
 TRIES_MAX: Final = 100
 LOOKS_MAX: Final = 3  # Looks at the manifest while waiting for the fenced writer's last roll-up.
 SUCCESSOR_MAX: Final = 1_024
 PUTS_MAX: Final = 600  # Puts at once: more than the fences of any one round.
+SLOTS_MAX: Final = 4_000  # For one lane. A manifest lags behind by far fewer slots.
+LANES_MAX: Final = 64  # In a log with more lanes, the first unlisted lane ends the result.
+LISTS_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,3 +344,44 @@ def log_sealed(seal: Seal) -> LogSealed:
 def over(after: Epoch | Seal) -> TidelogError:
     """Return the error of a writer whose epoch was ended by another process."""
     return log_sealed(after) if isinstance(after, Seal) else fenced_by(after)
+
+
+async def first_free_slot(store: Store, tail: Tail) -> int:
+    """Return the first slot at or after the tail's that seems free in the tail's epoch.
+
+    An opener that followed the log slot by slot might never reach the end of a log that is written
+    as fast as it is read. One listing gives a fixed bound instead.
+
+    This takes one request for each lane. All lower slots were taken when the listing began. The
+    returned slot was certainly free at that time if the log is less than 4,000 slots of each lane
+    past the tail.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    epoch = tail.epoch
+    lanes = range(min(epoch.lanes, LANES_MAX))
+    work = [partial(_slots_of, store, epoch, tail.slot + lane) for lane in lanes]
+    taken = set[int]().union(*await run_all(work, at_once=LISTS_MAX))
+    slot = tail.slot
+    while slot in taken:
+        slot += 1
+    return slot
+
+
+async def _slots_of(store: Store, epoch: Epoch, first: int) -> set[int]:
+    """Return the slots of one lane, from ``first`` to the slot before the first gap."""
+    expected, found = first, set[int]()
+    after = epoch.path(first)
+    folder = after.rsplit("/", 1)[0] + "/"
+    # ``after`` excludes its key, so list after the key of the slot below the first one.
+    before = f"{folder}{first - 1:016x}.parquet" if first else None
+    async for entry in store.list(folder, after=before):
+        place = place_of(entry.key)
+        if place is None or place.slot < first:
+            continue
+        if place.slot != expected or len(found) == SLOTS_MAX:
+            break
+        found.add(expected)
+        expected += epoch.lanes
+    return found

@@ -1,4 +1,8 @@
-"""The puts in flight in one epoch, the slots acknowledged, and the epoch's end. Pure.
+"""The next puts of a writer: the appends that it admits, and the slots in flight. Pure.
+
+An append to a stream is admitted only if the stream is open at the append's place in the log. The
+tail supplies the open streams, and counts all batches in flight as written. If one of those batches
+fails, the writer takes its place back and admits the later batches again.
 
 A slot is acknowledged once its own put and the puts of all lower slots are answered as done. A
 fence in a slot decides nothing about lower slots, because one of them may hold another fence. So
@@ -11,7 +15,12 @@ Source: wal3-draft, "Concurrent Writes"; design page 3, "Append"; docs/decisions
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+from tidelog.errors import UsageError
+from tidelog.wal.append.work import Work
+from tidelog.wal.format.streams import Streams, enact, no_such_stream, refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +70,28 @@ def meet_fence(window: SendWindow, slot: int) -> SendWindow:
     """Return the window after a fence was found in a slot of the writer's batch."""
     fence = slot if window.fence is None else min(window.fence, slot)
     return replace(window, fence=fence)
+
+
+def admit(
+    streams: Streams, batch: Sequence[Work]
+) -> tuple[list[Work], list[tuple[Work, UsageError]]]:
+    """Return the appends that fit the open streams, and the others with their errors."""
+    if not any(work.control or work.stream is not None for work in batch):
+        return list(batch), []
+    open_now = dict(streams.by_id) if any(work.control for work in batch) else streams.by_id
+    admitted: list[Work] = []
+    refused: list[tuple[Work, UsageError]] = []
+    for work in batch:
+        error: UsageError | None = None
+        if work.control is not None:
+            error = refusal(open_now, work.control)
+            if error is None and isinstance(open_now, dict):
+                # The position is not known yet, and does not matter here.
+                enact(open_now, work.control, 0)
+        elif work.stream is not None and work.stream not in open_now:
+            error = no_such_stream(work.stream)
+        if error is None:
+            admitted.append(work)
+        else:
+            refused.append((work, error))
+    return admitted, refused

@@ -38,13 +38,13 @@ from tidelog.wal.format.arrays import binary_array
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.streams import Control, check_control, check_stream, encode_control
 from tidelog.wal.read.limits import check_time_us
-from tidelog.wal.slot_protocol.admission import admit
+from tidelog.wal.slot_protocol.chain_reader import end_of_epoch
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
-from tidelog.wal.slot_protocol.epoch_end import end_of_epoch
 from tidelog.wal.slot_protocol.fencing import Fencer, over
 from tidelog.wal.slot_protocol.manifest_maintenance import ManifestMaintenance
 from tidelog.wal.slot_protocol.pipeline import Pipeline, Sent
 from tidelog.wal.slot_protocol.shape import Shape
+from tidelog.wal.slot_protocol.window import admit
 
 RESOLVE_MAX: Final = 16  # Tries to read the end of an epoch.
 SHARES_MAX: Final = 2  # Batches into which a long queue is split, if that many puts may be sent.
@@ -113,7 +113,7 @@ class SlotWriter(BatchWriter):
             Fenced: another writer took over. NOT_APPLIED.
             LogSealed: the log is sealed. NOT_APPLIED.
             OutcomeUnknown: the records were sent, and the store cannot be reached any longer; see
-            `tidelog.wal.slot_protocol.epoch_end`.
+            `tidelog.wal.slot_protocol.chain_reader`.
             LocationError: the store refused the records, the log cannot be opened, or nothing was
             acknowledged for `Batching.patience_us`. NOT_APPLIED.
         """
