@@ -27,7 +27,7 @@ from tidelog.core.clock import SystemClock
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.store.wrappers.metered import Metered
-from tidelog.testing.delayed import Delayed
+from tidelog.testing.faulty import Delayed
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
 from tidelog.wal.opening import create_log, open_log

@@ -28,7 +28,7 @@ from tidelog.persist.states.transition import Verdict
 from tidelog.rowhash import hash_rows
 from tidelog.store.memory import MemoryStore
 from tidelog.store.wrappers.metered import usage_of
-from tidelog.testing.delayed import Delayed
+from tidelog.testing.faulty import Delayed
 
 Work = Callable[[int], Awaitable[object]]
 FIELDS: list[pa.Field[Any]] = [pa.field("k", pa.int64()), pa.field("text", pa.string())]

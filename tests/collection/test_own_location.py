@@ -11,7 +11,7 @@ from tidelog.collection.create import SourceSpec
 from tidelog.collection.source.own_location import refuse_own_location
 from tidelog.errors import UsageError
 from tidelog.location import open_location
-from tidelog.store.places import split_globs
+from tidelog.store.urls import split_globs
 
 
 def is_refused(files: Path, location: Path, *others: Path) -> bool:

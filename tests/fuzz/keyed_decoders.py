@@ -21,7 +21,7 @@ from tidelog.http.api.protobuf_wire import decode_message, encode_message
 from tidelog.keyed.format.directory import HEAD, read_head
 from tidelog.keyed.format.layout import PAGED
 from tidelog.keyed.format.mark import MAGIC, encode_mark, marks_in
-from tidelog.keyed.format.pages import decode_page, integers_of, values_of
+from tidelog.keyed.format.page_index import decode_page, integers_of, values_of
 from tidelog.keyed.format.part import EncodedPart
 from tidelog.keyed.format.part_file import encode_part
 from tidelog.keyed.key_encoding import (

@@ -11,7 +11,7 @@ from tidelog.core.clock import SystemClock
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.reader import KeyedReader
 from tidelog.store.memory import MemoryStore
-from tidelog.testing.delayed import Delayed
+from tidelog.testing.faulty import Delayed
 from tidelog.testing.recorded import Recorded
 
 FOLLOWERS = 300

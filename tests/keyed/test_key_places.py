@@ -12,7 +12,7 @@ from kit.keyed_engine import FAST, keyed_logs
 from tidelog.keyed.format.records import int64_of
 from tidelog.keyed.query import Keys
 from tidelog.keyed.read.feed import KeyedFeed
-from tidelog.keyed.read.key_places import KeyPlaces
+from tidelog.keyed.read.piece import KeyPlaces
 from tidelog.keyed.reader import KeyedReader
 
 

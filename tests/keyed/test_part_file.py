@@ -20,7 +20,7 @@ from tidelog.errors import InvariantError
 from tidelog.keyed.format import part_file
 from tidelog.keyed.format.directory import DIRECTORY, decode_directory
 from tidelog.keyed.format.layout import PAGED
-from tidelog.keyed.format.pages import decode_page
+from tidelog.keyed.format.page_index import decode_page
 from tidelog.keyed.format.part import RunPart
 from tidelog.keyed.format.part_file import RunPartWriter, encode_part, page_rows_for
 from tidelog.keyed.format.records import KEYED_RECORDS, sort_records

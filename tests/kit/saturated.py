@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sim.kernel.clock import SimClock
 from tidelog.errors import TidelogError
 from tidelog.store.memory import MemoryStore
-from tidelog.testing.delayed import Delayed
+from tidelog.testing.faulty import Delayed
 from tidelog.testing.recorded import Recorded
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.slot_protocol.fencing import make_log

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from kit.keyed_model import MemoryLake
 from tidelog.keyed.port import KeyedReads, KeyedWrites
 from tidelog.server.app import ServerState, make_app
-from tidelog.server.registry import rooms_of
+from tidelog.server.keyed_room import rooms_of
 from tidelog.server.serving import AppServer, ServerTls, make_server, serve
 
 T = TypeVar("T")

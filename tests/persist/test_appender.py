@@ -16,7 +16,7 @@ from tidelog.core.frontier import Frontier
 from tidelog.errors import DeadlineExceeded, LocationError, Outcome, UpperMismatch, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.testing import Fault, Faulty, Recorded, Request
-from tidelog.testing.delayed import Delayed
+from tidelog.testing.faulty import Delayed
 
 
 async def test_an_appender_goes_on_where_its_name_left_off(place: Place) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.persist.read.decoders import Decoders
+from tidelog.persist.read.opened import Decoders
 
 ROWS, GROUPS, THREADS = 1_024, 32, 4
 

@@ -12,7 +12,7 @@ from kit.shards import SCHEMA, Place, in_memory, rows
 from tidelog.errors import UsageError
 from tidelog.persist.format import parquet
 from tidelog.persist.format.schema import ShardSchema, shard_schema
-from tidelog.persist.read import contents, decoders
+from tidelog.persist.read import contents, opened
 from tidelog.persist.read.selection import each_row
 from tidelog.persist.read.snapshot import ShardSnapshot
 
@@ -142,14 +142,14 @@ async def test_one_column_is_decoded_without_the_others() -> None:
     )
     decoded: list[list[str]] = []
 
-    read = decoders.Decoders.read
+    read = opened.Decoders.read
 
-    def watched(self: decoders.Decoders, groups, columns, **rest):  # type: ignore[no-untyped-def]
+    def watched(self: opened.Decoders, groups, columns, **rest):  # type: ignore[no-untyped-def]
         decoded.append(list(columns))
         return read(self, groups, columns, **rest)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(decoders.Decoders, "read", watched)
+        patched.setattr(opened.Decoders, "read", watched)
         found = await (await shard.snapshot(0, columns=["c2"])).to_arrow()
 
     assert decoded == [["c2"]]

@@ -18,12 +18,12 @@ from kit.shard_tables import KINDS, schema_of, shard_updates, table_of, updates
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import ShardId
 from tidelog.errors import CorruptionError
-from tidelog.persist.format.inline import encode_inline
 from tidelog.persist.format.part import (
     INLINE_BYTES,
     Part,
     decode_bounds,
     decode_part,
+    encode_inline,
     encode_part,
     key_box,
     may_overlap,

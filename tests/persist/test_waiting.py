@@ -16,7 +16,7 @@ from tidelog.core.ids import ShardId
 from tidelog.errors import AsOfNotComplete, DeadlineExceeded, UsageError
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.transactions.transactions import Transactions
-from tidelog.testing.delayed import Delayed
+from tidelog.testing.faulty import Delayed
 
 SECOND_US = 1_000_000
 

@@ -18,8 +18,13 @@ from spark.test_datasource import load, snapshot, spec_of
 from spark.test_scan import part_of, read, scan_of
 from tidelog.location import open_location
 from tidelog.persist.format.schema import decode_schema
-from tidelog.spark.datasource import FilteringReader, TidelogDataSource, TidelogReader
-from tidelog.spark.filters import box_of_filters, is_asked_for_filters
+from tidelog.spark.datasource import (
+    FilteringReader,
+    TidelogDataSource,
+    TidelogReader,
+    box_of_filters,
+    is_asked_for_filters,
+)
 from tidelog.spark.options import ReadSettings, SourceError
 from tidelog.spark.scan import Scan
 from tidelog.spark.scan_plan import PinnedRead, choose_pin

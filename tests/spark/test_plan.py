@@ -20,7 +20,6 @@ from tidelog.collection.ingest.envelope import DELETE, OWN, RANK, messages_schem
 from tidelog.collection.source.binding import FileRange
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import encode_schema, shard_schema
-from tidelog.spark.handed import hand_on
 from tidelog.spark.plan import (
     Share,
     TickPlan,
@@ -30,6 +29,7 @@ from tidelog.spark.plan import (
     plan_tick,
     share_out,
 )
+from tidelog.spark.task import hand_on
 
 MIB = 1024 * 1024
 TYPES: dict[str, pa.DataType] = {"k": pa.int64(), "v": pa.string()}

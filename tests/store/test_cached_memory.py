@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.store.port import Object
-from tidelog.store.wrappers.cached_memory import ENTRY_BYTES, MemoryShelf, cost_bytes
+from tidelog.store.wrappers.cached import ENTRY_BYTES, MemoryShelf, cost_bytes
 
 KEYS = st.sampled_from("abcdef")
 STEPS = st.lists(

@@ -20,7 +20,7 @@ from kit.stores import Lingering
 from sim.kernel.loop import run
 from tidelog.errors import LocationError, ObjectExists, ObjectNotFound
 from tidelog.store.memory import MemoryStore
-from tidelog.store.wrappers import cached_disk, cached_visits
+from tidelog.store.wrappers import cached_disk, flights
 from tidelog.store.wrappers.cached import Cached, CacheReads, CacheSize
 from tidelog.store.wrappers.flights import SharedCalls
 from tidelog.store.wrappers.hedged import Hedged
@@ -180,7 +180,7 @@ class AnyDigest(bytes):
         return False
 
 
-class KeepsAnyway(cached_visits.Visit):
+class KeepsAnyway(flights.Visit):
     """A visit that may always keep its result, even after the key was deleted."""
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -188,7 +188,7 @@ class KeepsAnyway(cached_visits.Visit):
 
 
 def without_visits(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cached_visits, "Visit", KeepsAnyway)
+    patch.setattr(flights, "Visit", KeepsAnyway)
 
 
 def without_numbers(patch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def without_numbers(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_changing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cached_visits.Visits, "changing", lambda self, key: False)
+    patch.setattr(flights.Visits, "changing", lambda self, key: False)
 
 
 def without_leaving(patch: pytest.MonkeyPatch) -> None:

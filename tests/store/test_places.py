@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tidelog.errors import UsageError
 from tidelog.store.patterns import distinct_prefixes, literal_parts, matches
-from tidelog.store.places import split_globs
-from tidelog.store.urls import split_glob
+from tidelog.store.urls import split_glob, split_globs
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ async def _serve(
     from tidelog import __version__
     from tidelog.location import open_location
     from tidelog.server.app import make_app
-    from tidelog.server.registry import rooms_of
+    from tidelog.server.keyed_room import rooms_of
     from tidelog.server.serving import make_server
     from tidelog.server.serving import serve as serve_app
 

@@ -36,9 +36,8 @@ from tidelog.core.clock import Clock
 from tidelog.core.ids import check_name, new_rendition_id, new_shard_id, new_source_id
 from tidelog.errors import UsageError
 from tidelog.persist.format.schema import ShardSchema, differ_by_case, encode_schema, shard_schema
-from tidelog.store.places import split_globs
 from tidelog.store.port import Store
-from tidelog.store.urls import open_store, real_root, secrets_in
+from tidelog.store.urls import open_store, real_root, secrets_in, split_globs
 from tidelog.store.wrapping import split_wrapping
 
 FORMATS = ("json", ARRAY_FORMAT, "csv", "parquet")

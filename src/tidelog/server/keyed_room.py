@@ -28,13 +28,14 @@ from tidelog.http.api.messages import (
     SegmentsAnswer,
 )
 from tidelog.keyed.port import KeyedReads, KeyedWrites
-from tidelog.keyed.values import Segment
+from tidelog.keyed.values import DURABLE, Segment
 from tidelog.server import keyed_asks, keyed_reads
+from tidelog.server.app import ServerState
 from tidelog.server.asking import Ask, Query
 from tidelog.server.exposition import ServerMetrics
 from tidelog.server.keyed_asks import CountAsk, ScanAsk
 from tidelog.server.keyed_endpoints import KeyedHandlers, keyed_endpoints
-from tidelog.server.keyed_logs import ServedLogs
+from tidelog.server.keyed_logs import KeyedPlace, ServedLogs
 from tidelog.server.keyed_reads import RecordsPage
 from tidelog.server.limits import ServerLimits
 from tidelog.server.rooms import Endpoint, ServedRoom
@@ -242,3 +243,16 @@ def _listed(one: Segment) -> SegmentListed:
         is_compacted=one.is_compacted,
         **{name: value for name, value in told.items() if value is not None},
     )
+
+
+def rooms_of(
+    place: KeyedPlace,
+    state: ServerState,
+    *,
+    log: str | None,
+    is_read_only: bool,
+    visibility: str = DURABLE,
+) -> list[ServedRoom]:
+    """Return the routers of a location; ``log`` is the keyed log at OpenData's paths."""
+    logs = ServedLogs(place, is_read_only=is_read_only, visibility=visibility)
+    return [KeyedRoom(logs, state.metrics, state.limits, log=log).room()]

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA
@@ -32,7 +33,14 @@ from tidelog.collection.ingest.engine import (
     summarize,
     survey_here,
 )
-from tidelog.collection.ingest.envelope import messages_schema
+from tidelog.collection.ingest.envelope import (
+    DELETE,
+    OWN,
+    hash_keys,
+    last_of_each,
+    messages_schema,
+    restamp_rows,
+)
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.kinds import open_source, register_kind
 from tidelog.collection.source.look import SurveyJob
@@ -40,7 +48,8 @@ from tidelog.collection.source.port import RawSource
 from tidelog.core.clock import Clock, SystemClock, run_all
 from tidelog.errors import LocationError, TidelogError, unforeseen
 from tidelog.persist.format.part import Part
-from tidelog.spark.handed import Messages, hand_on, received
+from tidelog.persist.format.schema import TIME
+from tidelog.rowhash import bucket_of
 from tidelog.spark.job import portable
 from tidelog.spark.plan import Piece, Share
 from tidelog.spark.spilled import rows_on_disk
@@ -73,6 +82,19 @@ class SurveyShare(msgspec.Struct, frozen=True, kw_only=True):
     location_url: str
     job: SurveyJob
     keeps_rows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages for the shard at ``place``, as an Arrow stream; see `_packed`.
+
+    A task that decodes messages sends them to the tasks of their keys' buckets. The receiving task
+    computes the times again from the row, its binding and its source, so the times are not sent. If
+    several messages of a key have one time, each task sends only the last.
+    """
+
+    place: int
+    data: bytes
 
 
 Outcome = TaskResult | TidelogError
@@ -291,3 +313,46 @@ async def _awaited(work: Awaitable[T]) -> T:
 def _found(share: Share, computed: Computed, bench: Bench, before: Usage) -> TaskResult:
     usage = bench.usage() - before
     return TaskResult(places=share.places, computed=replace(computed, usage=usage))
+
+
+def hand_on(messages: pa.Table, share: Share) -> Iterator[tuple[int, Messages]]:
+    """Yield messages, each with the partition of its keys."""
+    job = share.job
+    named = hash_keys(messages, job.data_schema)
+    buckets = bucket_of(named, share.buckets)
+    if job.source.time_column is None:
+        # All messages have one time. With event times, most keys occur once per time.
+        there = np.zeros(messages.num_rows, dtype=np.bool_)
+        there[last_of_each(messages, named)] = True
+        buckets[~there] = -1
+    for bucket in range(share.buckets):
+        found = messages.filter(pa.array(buckets == bucket))
+        if found.num_rows:
+            yield bucket % share.partitions, Messages(bucket % len(share.places), _packed(found))
+
+
+def received(messages: Messages, job: Job) -> pa.Table:
+    """Return the messages in their original order, with their times computed again."""
+    schema = job.data_schema
+    with pa.ipc.open_stream(pa.py_buffer(messages.data)) as stream:
+        rows = stream.read_all()
+    rows = restamp_rows(rows, job.source, lower=job.lower, upper=job.upper)
+    if DELETE not in rows.column_names:
+        rows = rows.append_column(DELETE, pa.array(np.zeros(rows.num_rows, dtype=np.bool_)))
+    wanted = messages_schema(schema)
+    return rows.select(wanted.names).cast(wanted)
+
+
+def _packed(messages: pa.Table) -> bytes:
+    """Return messages as an Arrow stream: their rows, ranks and offsets.
+
+    Shape: the column of deletes is present only if there are any.
+    """
+    names = [n for n in messages.column_names if n not in (TIME, OWN)]
+    if not messages.column(DELETE).to_numpy().any():
+        names.remove(DELETE)
+    sink = pa.BufferOutputStream()
+    rows = messages.select(names)
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    return sink.getvalue().to_pybytes()

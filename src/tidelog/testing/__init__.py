@@ -1,7 +1,6 @@
 """Stores for tests, tidelog's own and its users': they are slow, fail, or record requests."""
 
-from tidelog.testing.delayed import Delayed
-from tidelog.testing.faulty import Fault, Faulty, Request
+from tidelog.testing.faulty import Delayed, Fault, Faulty, Request
 from tidelog.testing.recorded import Recorded, RecordedRequest
 
 __all__ = ["Delayed", "Fault", "Faulty", "Recorded", "RecordedRequest", "Request"]

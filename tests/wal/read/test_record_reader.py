@@ -17,7 +17,7 @@ from sim.kernel.loop import run
 from tidelog.core.clock import SystemClock
 from tidelog.core.setsum import Setsum
 from tidelog.store.memory import MemoryStore
-from tidelog.testing.delayed import Delayed
+from tidelog.testing.faulty import Delayed
 from tidelog.testing.recorded import Recorded
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Chain

@@ -14,7 +14,7 @@ from tidelog.core.clock import Clock
 from tidelog.errors import CorruptionError
 from tidelog.keyed.format.key_plan import PartRows
 from tidelog.keyed.format.layout import PAGED, PagePlace, PartLayout, Span
-from tidelog.keyed.format.pages import decode_page, integers_of, values_of
+from tidelog.keyed.format.page_index import decode_page, integers_of, values_of
 from tidelog.keyed.format.part import RunPart
 from tidelog.keyed.format.records import (
     KEY,

@@ -26,7 +26,6 @@ import xxhash
 
 from tidelog.core.ids import ShardId
 from tidelog.errors import CorruptionError, PartMissing, require
-from tidelog.persist.format.inline import encode_inline
 from tidelog.persist.format.parquet import decode_parquet, encode_parquet
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, fitted
 from tidelog.rowhash import Hashes, RowSum, hash_rows, hash_rows_with_time, weighted_sum
@@ -309,3 +308,11 @@ def _encode_bounds(updates: pa.Table, schema: ShardSchema) -> bytes:
 
 def _fits_in_state(value: Any) -> bool:
     return value is not None and (not isinstance(value, str) or len(value) <= 64)
+
+
+def encode_inline(updates: pa.Table) -> bytes:
+    """Return a non-empty table as one Arrow batch; equal rows give equal bytes."""
+    batch = updates.combine_chunks().to_batches()[0]
+    # Behind nulls and past the end of a slice, Arrow buffers contain arbitrary memory. `take`
+    # copies only the rows themselves.
+    return batch.take(np.arange(batch.num_rows)).serialize().to_pybytes()

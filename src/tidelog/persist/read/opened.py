@@ -7,6 +7,7 @@ kept in unnamed files, whose pages the system can evict from memory.
 from __future__ import annotations
 
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,11 +23,12 @@ from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.persist.format.bounds import OPEN, Box, Interval, box_of_group, overlaps, scalar_of
 from tidelog.persist.format.part import Part, check_bytes, decode_part, missing_part
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, fitted
-from tidelog.persist.read.decoders import Decoders
 from tidelog.store.port import Store
 from tidelog.store.wrappers.checked import read_checked
 
 T = TypeVar("T")
+
+Opener = Callable[[], pq.ParquetFile]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,3 +217,33 @@ def is_in_order(groups: Sequence[Group], name: str) -> bool:
     bounds: list[Interval] = [group.bounds.get(name, OPEN) for group in groups]
     known = all(b[1] is not None and a[0] is not None for b, a in pairwise(bounds))
     return known and all(before[1] <= after[0] for before, after in pairwise(bounds))
+
+
+class Decoders:
+    """Decodes row groups of one file, on any thread.
+
+    Only one thread at a time may use Arrow's reader of a file. Creating a reader takes 0.1 ms.
+    """
+
+    def __init__(self, first: pq.ParquetFile, another: Opener) -> None:
+        self._idle = deque([first])
+        self._another = another
+
+    def read(
+        self, groups: Sequence[int], columns: Sequence[str], *, use_threads: bool = False
+    ) -> pa.Table:
+        """Return columns of row groups; with ``use_threads``, Arrow's threads decode them too.
+
+        Raises:
+            the errors of Arrow for a file that it cannot decode.
+        """
+        try:
+            file = self._idle.pop()
+        except IndexError:
+            file = self._another()
+        try:
+            return file.read_row_groups(
+                list(groups), columns=list(columns), use_threads=use_threads
+            )
+        finally:
+            self._idle.append(file)

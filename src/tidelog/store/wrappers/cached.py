@@ -19,6 +19,7 @@ Source: persist, "Blob"; wal3, "Data Structures" (fragments are written once).
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -32,12 +33,12 @@ from tidelog.store.listing import known_folders
 from tidelog.store.local.files import location_error
 from tidelog.store.port import Entry, Object, Store
 from tidelog.store.wrappers.cached_disk import Directory
-from tidelog.store.wrappers.cached_memory import MemoryShelf
-from tidelog.store.wrappers.cached_visits import Changer, Visit, Visits
-from tidelog.store.wrappers.flights import SharedCalls
+from tidelog.store.wrappers.flights import Changer, SharedCalls, Visit, Visits
 from tidelog.store.wrappers.metered import Usage, usage_of
 
 _Range = tuple[str, int, int | None]
+
+ENTRY_BYTES = 256  # The approximate overhead of an entry, so that empty objects are limited too.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,3 +295,48 @@ def _cut(whole: Object, start: int, limit: int | None) -> Object:
     if start == 0 and limit is None:
         return whole
     return Object(whole.data[start:limit], whole.e_tag, whole.modified_us)
+
+
+def cost_bytes(found: Object) -> int:
+    """Return the cost of keeping an object."""
+    return len(found.data) + ENTRY_BYTES
+
+
+class MemoryShelf:
+    """Objects by key, in memory, up to a limit in bytes; a larger object is not kept.
+
+    Invariants: the sum of the costs is at most the limit. The least recently used objects are
+    removed.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._objects: OrderedDict[str, Object] = OrderedDict()
+        self._used_bytes = 0
+
+    @property
+    def used_bytes(self) -> int:
+        return self._used_bytes
+
+    def find(self, key: str) -> Object | None:
+        """Return an object, and mark it as the most recently used."""
+        found = self._objects.get(key)
+        if found is not None:
+            self._objects.move_to_end(key)
+        return found
+
+    def keep(self, key: str, found: Object) -> None:
+        """Keep an object in place of an earlier one with its key."""
+        self.drop(key)
+        if cost_bytes(found) > self._bytes_max:
+            return
+        self._objects[key] = found
+        self._used_bytes += cost_bytes(found)
+        while self._used_bytes > self._bytes_max:
+            _, oldest = self._objects.popitem(last=False)
+            self._used_bytes -= cost_bytes(oldest)
+
+    def drop(self, key: str) -> None:
+        dropped = self._objects.pop(key, None)
+        if dropped is not None:
+            self._used_bytes -= cost_bytes(dropped)
