@@ -15,6 +15,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kit.key_encoding import (
+    decode_draft,
+    decode_entry,
+    decode_listing,
+    encode_draft,
+    encode_entry,
+    encode_listing,
+)
 from tidelog.http.api.keys import Base64
 from tidelog.http.api.messages import AppendRequest, RecordIn, encode_json
 from tidelog.http.api.protobuf_wire import decode_message, encode_message
@@ -24,14 +32,6 @@ from tidelog.keyed.format.mark import MAGIC, encode_mark, marks_in
 from tidelog.keyed.format.page_index import decode_page, integers_of, values_of
 from tidelog.keyed.format.part import EncodedPart
 from tidelog.keyed.format.part_file import encode_part
-from tidelog.keyed.key_encoding import (
-    decode_draft,
-    decode_entry,
-    decode_listing,
-    encode_draft,
-    encode_entry,
-    encode_listing,
-)
 from tidelog.keyed.read.ranges import told_as_damage
 from tidelog.keyed.states.forking import decide_forked, decide_voided
 from tidelog.keyed.states.language import KeyedLanguage

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.errors import UsageError
-from tidelog.keyed.key_encoding import (
+from kit.key_encoding import (
     EntryKey,
     decode_draft,
     decode_entry,
@@ -24,6 +23,7 @@ from tidelog.keyed.key_encoding import (
     escape_key,
     unescape_key,
 )
+from tidelog.errors import UsageError
 
 NUMBERS = st.one_of(
     st.integers(0, 2**64 - 1),
