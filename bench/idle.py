@@ -18,9 +18,9 @@ from pathlib import Path
 
 from figures import print_table
 from kit.clocks import SwiftClock
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import Summary
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.location import open_location
 from tidelog.store.memory import MemoryStore
 

@@ -19,7 +19,7 @@ import pytest
 
 import tidelog
 from tidelog.blocking.portal import Portal
-from tidelog.collection.create import SourceSpec
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.keyed.query import Keys
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore

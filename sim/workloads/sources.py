@@ -15,12 +15,13 @@ from sim.workloads.files import COLUMNS, KEY, Input, Line
 from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, SourceInfo
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.collection import Collection
-from tidelog.collection.create import SourceSpec, source_schema
+from tidelog.collection.create import source_schema
 from tidelog.collection.formats.types import parse_schema
 from tidelog.collection.ingest.engine import LocalEngine
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.files import FilesSource
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.persist.format.schema import ShardSchema, encode_schema
 from tidelog.rowhash import bucket_of, hash_rows
 from tidelog.testing.models import (

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from tidelog.blocking.shards import Shard, Shards
     from tidelog.blocking.sources import Sources
     from tidelog.blocking.transactions import Transactions
-    from tidelog.collection.create import SourceSpec
     from tidelog.collection.formats.csv.guess import CsvOptions
     from tidelog.collection.reading import CollectionDescription, Contents
+    from tidelog.collection.spec_types import SourceSpec
     from tidelog.keyed.query import Keys
     from tidelog.keyed.values import Retention, Sealing
     from tidelog.persist.format.codec import (
@@ -93,7 +93,7 @@ _HOMES = {
     "Shard": "tidelog.blocking.shards",
     "Transactions": "tidelog.blocking.transactions",
     "Verdict": "tidelog.persist.states.transition",
-    "SourceSpec": "tidelog.collection.create",
+    "SourceSpec": "tidelog.collection.spec_types",
     "Batching": "tidelog.wal.append.batching",
     "Keep": "tidelog.wal.gc.plan",
     "KeyedLog": "tidelog.blocking.keyed",

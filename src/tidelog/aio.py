@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from tidelog.collection.collection import Collection
     from tidelog.collection.collections import Collections
-    from tidelog.collection.create import SourceSpec
     from tidelog.collection.formats.csv.guess import CsvOptions
     from tidelog.collection.reading import CollectionDescription, Contents
     from tidelog.collection.sources import Sources
+    from tidelog.collection.spec_types import SourceSpec
     from tidelog.core.clock import Clock
     from tidelog.keyed.log import KeyedLog
     from tidelog.keyed.logs import KeyedLogs

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from cluster import runs
 from kit.spark_cluster import StandaloneCluster, executor_pids
-from tidelog.collection.create import SourceSpec
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.clock import SystemClock
 from tidelog.demo.run import NAME, TICK_BYTES, Demo, DemoFailed
 from tidelog.location import open_location

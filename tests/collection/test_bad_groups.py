@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from kit.sources import ingest, make_source
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.parquet import group_starts, pack_range, read_footer
 from tidelog.collection.formats.records import Records
 from tidelog.collection.formats.row_texts import listed, row_texts
@@ -19,6 +18,7 @@ from tidelog.collection.formats.types import plain_type, without_maps
 from tidelog.collection.source import decode
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import Decoded, decode_range
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.persist.format.schema import canonical_type
 
 COLUMNS: dict[str, pa.DataType] = {"n": pa.int64(), "s": pa.string()}

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kit.sources import contents, make_source, run_once
-from tidelog.collection.create import SourceSpec
+from tidelog.collection.spec_types import SourceSpec
 
 MAD = 2**62  # Microseconds: a year beyond Python's range.
 

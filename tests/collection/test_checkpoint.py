@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from kit.sources import make_source, run_once
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.binding import Standing
 from tidelog.collection.source.files import FilesSource
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import LocationError
 from tidelog.location import Location
 from tidelog.persist.format import part

@@ -17,12 +17,12 @@ import pytest
 from kit.clocks import OneThread
 from kit.sources import run_once
 from tidelog.collection.catalog.catalog import SourceInfo
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.compute import Job
 from tidelog.collection.ingest.engine import Computed, LocalEngine
 from tidelog.collection.maintenance import CollectedOne
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.port import RawSource
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import SourceDropped, TidelogError
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.values import Retention

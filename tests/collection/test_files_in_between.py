@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kit.sources import ingested, make_source, numbers
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.source import files, still_there
 from tidelog.collection.source.files import FilesSource
+from tidelog.collection.spec_types import SourceSpec
 
 
 def write(path: Path, *numbers: int) -> Path:

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.parquet import changed_types, pack_range
 from tidelog.collection.formats.types import without_maps
 from tidelog.collection.infer import sample_schema
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import Decoded, decode_range
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import UsageError
 from tidelog.location import open_location
 from tidelog.persist.format.schema import canonical_type, shard_schema

@@ -10,10 +10,10 @@ import pytest
 
 from kit.clocks import SwiftClock
 from kit.sources import ingest
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.source.generator import Generator, mixed
 from tidelog.collection.source.kind import RowRange
 from tidelog.collection.source.kinds import open_kind
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import UsageError
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from kit.sources import make_source, run_once
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.engine import Computed
 from tidelog.collection.ingest.ingest import Commits, Ingester
 from tidelog.collection.source.binding import Binding
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.location import open_location
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from kit.packing import packed
 from kit.sources import contents, ingest_files, make_source
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.json import arrays as json_arrays
 from tidelog.collection.formats.json.arrays import array_lines, array_mark
+from tidelog.collection.spec_types import SourceSpec
 
 TEXTS = st.text(alphabet='"\\,[]{}: \nab', max_size=6)
 VALUES = st.recursive(

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.sources import ingest, make_source
-from tidelog.collection.create import SourceSpec, resolve_spec, source_schema
+from tidelog.collection.create import resolve_spec, source_schema
 from tidelog.collection.formats.json import decode
 from tidelog.collection.formats.json.decode import decode_json
 from tidelog.collection.formats.records import Records
 from tidelog.collection.formats.types import is_json, json_field, parse_schema, sql_type_of
 from tidelog.collection.infer import sample_schema
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.clock import SystemClock
 from tidelog.errors import UsageError
 

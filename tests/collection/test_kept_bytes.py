@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from kit.sources import make_source, numbers
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.port import Plan
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.location import open_location
 
 

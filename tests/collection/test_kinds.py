@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from kit.clocks import SwiftClock
 from kit.shelf_kind import Row, Shelf
 from kit.sources import ingest, rows_of
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.csv.guess import CsvOptions
 from tidelog.collection.ingest.ingest import Tick
 from tidelog.collection.ingest.status import source_status
 from tidelog.collection.source import addressed
 from tidelog.collection.source.decode_rows import one_line
 from tidelog.collection.source.kinds import register_kind
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import GoneError, LocationError, SourceRewritten, UsageError
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore

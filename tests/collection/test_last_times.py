@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.sources import contents, make_source, run_once
-from tidelog.collection.create import SourceSpec
+from tidelog.collection.spec_types import SourceSpec
 
 
 @pytest.mark.parametrize("lateness", ["0s", "10s"])

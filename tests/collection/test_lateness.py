@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from kit.clocks import OneThread
 from kit.dying import DiesWriting
 from kit.shelf_kind import Row, Shelf
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.ingest import Ingester, Tick
 from tidelog.collection.ingest.skip import skip_file
 from tidelog.collection.source.kinds import register_kind
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import LocationError, SourceRewritten, UsageError
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore

@@ -17,10 +17,10 @@ from kit.clocks import OneThread, SwiftClock
 from kit.dying import DiesWriting
 from kit.named_logs import ALL, append, log_of, shelf_on
 from kit.sources import ingest, run_once
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.ingest import Ingester, Tick
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import RunProgress
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.clock import SystemClock
 from tidelog.errors import LocationError, NoSuchLog, PositionCollected, SourceRewritten, UsageError
 from tidelog.location import Location, open_location

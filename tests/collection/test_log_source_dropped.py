@@ -11,8 +11,8 @@ from kit.clocks import SwiftClock
 from kit.dying import DiesWriting
 from kit.named_logs import log_of
 from kit.sources import run_once
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.ingest import Ingester
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import LocationError, NoSuchCollection, SourceDropped, TidelogError
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from kit.sources import contents, ingested, make_source, numbers
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.status import source_status
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import CorruptionError, NoSuchCollection
 from tidelog.location import Location, open_location
 

@@ -9,12 +9,12 @@ import pytest
 
 from kit.clocks import StuckClock
 from kit.sources import run_once
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.background_merges import BackgroundMerges
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import RunProgress
 from tidelog.collection.maintenance import CATALOG_NAME, DROPPED_NAME, CollectedOne
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import NoSuchCollection
 from tidelog.location import Location, open_location
 from tidelog.persist.format import part

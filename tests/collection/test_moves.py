@@ -12,9 +12,9 @@ import pytest
 
 from kit.packing import packed
 from kit.sources import ingested, make_source, numbers
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.status import source_status
 from tidelog.collection.source.files import FilesSource
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.location import Location, open_location
 
 KINDS = [("json", ""), ("json", ".gz"), ("csv", ""), ("parquet", "")]

@@ -16,8 +16,8 @@ import pytest
 from kit.clocks import OneThread
 from kit.sources import run_once
 from schedules.process import Killed, WatchedStore
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.source.files import FilesSource
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.location import open_location
 from tidelog.store.memory import MemoryStore
 

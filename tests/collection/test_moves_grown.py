@@ -10,7 +10,7 @@ import pytest
 
 from kit.packing import packed
 from kit.sources import ingested, make_source, numbers
-from tidelog.collection.create import SourceSpec
+from tidelog.collection.spec_types import SourceSpec
 
 
 def lines(*numbers: int) -> bytes:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from kit.sources import ingested, make_source, numbers, run_once
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.identified import Renamed, Search
 from tidelog.collection.source.moves import Moves
 from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.location import open_location
 from tidelog.store.local.store import LocalStore
 from tidelog.store.port import Entry

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.sources import contents, make_source
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.json.texts import fold_names
 from tidelog.collection.formats.names import match_names
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import RunProgress, Summary
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import UsageError
 from tidelog.location import Location
 

@@ -16,7 +16,6 @@ import pytest
 
 from kit.sources import make_source
 from tidelog.collection.catalog.catalog import SourceInfo
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats import casts
 from tidelog.collection.formats.casts import Fitted
 from tidelog.collection.formats.csv import decode as decode_csv
@@ -34,6 +33,7 @@ from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import ROW_BYTES_MAX, Decoded, decode_range
 from tidelog.collection.source.look import look_at_text
 from tidelog.collection.source.messages import decode_messages
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import InvariantError
 from tidelog.location import Location
 from tidelog.persist.format.schema import encode_schema, shard_schema

@@ -10,9 +10,9 @@ import pytest
 from kit.clocks import OneThread
 from kit.dying import DiesWriting
 from kit.sources import run_once
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.notes import NOTES_MAX, add_notes, load_notes, notes_path
 from tidelog.collection.ingest.status import SourceStatus, source_status
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import LocationError, UsageError
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kit.sources import make_source, run_once
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.source.own_location import refuse_own_location
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import UsageError
 from tidelog.location import open_location
 from tidelog.store.urls import split_globs

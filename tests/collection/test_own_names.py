@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from kit.sources import contents, ingested, make_source
-from tidelog.collection.create import SourceSpec
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.location import Location, open_location
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -26,10 +26,10 @@ from kit.sources import (
     run_once,
     write_files,
 )
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.packed import text as packed_text
 from tidelog.collection.formats.packed.inflate import frame_end
 from tidelog.collection.formats.packed.text import TORN_MEMBER
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import LocationError, SourceRewritten, UsageError
 
 SUFFIXES = (".gz", ".zst")

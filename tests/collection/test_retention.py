@@ -17,11 +17,11 @@ from tidelog.collection.catalog.retention import (
     plan_retention,
     retention_text,
 )
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.hold_all import drop_hold, place_hold
 from tidelog.collection.ingest.engine import Computed
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.binding import Binding
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import AsOfBeforeSince, NoSuchCollection, UsageError
 from tidelog.location import Location
 from tidelog.persist.states.state import State

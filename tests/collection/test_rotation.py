@@ -15,7 +15,6 @@ import pytest
 
 from kit.packing import packed
 from kit.sources import bind, ingested, make_source, numbers
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.generations import (
     displaced,
@@ -23,6 +22,7 @@ from tidelog.collection.source.generations import (
     former_path,
     record_displaced,
 )
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.location import Location, open_location
 
 FIRST_NS = 1_700_000_000_000_000_000

@@ -11,12 +11,12 @@ import pytest
 
 from kit.clocks import SwiftClock
 from kit.sources import bind
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.health import Health, decode_health, encode_health, health_path
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.run import TRIES_ONCE, run_ingest
 from tidelog.collection.ingest.status import source_status
 from tidelog.collection.ingest.summary import RunProgress, Summary
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.sources import ingested, make_source, numbers, run_once
-from tidelog.collection.create import SourceSpec
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import UsageError
 from tidelog.location import Location, open_location
 

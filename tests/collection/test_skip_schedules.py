@@ -10,9 +10,9 @@ import pytest
 
 from kit.sources import contents as contents_of
 from kit.sources import ingested, make_source
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.binding import Binding
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.frontier import Frontier
 from tidelog.errors import GoneError
 from tidelog.location import Location, open_location

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from kit.clocks import SwiftClock
 from kit.sources import SCHEMA, changes, make_source, rows_of, run_once, write_files
 from tidelog.collection.catalog.catalog import SourceInfo
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.engine import survey_here
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import decode_range
@@ -26,6 +25,7 @@ from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.generations import former_path
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import SurveyResult
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import SourceRewritten
 from tidelog.persist.format.schema import shard_schema
 from tidelog.store.memory import MemoryStore

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.sources import ingested, make_source
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.times import (
     UNITS,
     check_time_type,
@@ -20,6 +19,7 @@ from tidelog.collection.formats.times import (
     parse_time,
     times_of,
 )
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import UsageError
 from tidelog.location import open_location
 

@@ -17,8 +17,8 @@ import pyarrow.parquet.encryption as pe
 import pytest
 
 from kit.sources import ingest_files, make_source
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.summary import Summary
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import UsageError
 from tidelog.location import Location
 

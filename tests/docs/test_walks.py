@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kit.doc_blocks import ROOT, blocks_of
-from tidelog.collection.create import SourceSpec
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
 from tidelog.testing.recorded import Recorded, RecordedRequest

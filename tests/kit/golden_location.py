@@ -20,8 +20,8 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.run import run_ingest
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.clock import SystemClock
 from tidelog.location import Location, open_location
 from tidelog.machine.language import Decision

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.engine import Engine
 from tidelog.collection.ingest.ingest import Ingester, Tick
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.source.files import FilesSource
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.location import Location, open_location
 
 SCHEMA = "k bigint, at bigint, gone boolean, text varchar, amount decimal(20, 4), small utinyint"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from messy.values import SQL
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.csv.guess import CsvOptions
+from tidelog.collection.spec_types import SourceSpec
 
 FORMATS: Final = ("json", "json", "json-array", "csv", "csv", "csv", "parquet")
 KINDS: Final = {

@@ -12,11 +12,11 @@ import pytest
 
 from kit.clocks import OneThread
 from kit.sources import run_once
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.csv.guess import CsvOptions
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.source.files import FilesSource
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import AsOfNotComplete
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore

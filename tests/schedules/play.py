@@ -15,8 +15,8 @@ from kit.clocks import OneThread
 from kit.sources import run_once
 from schedules.files import Files, Row
 from schedules.process import LUCKS, ProcessStore, SkewedClock
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.source.files import FilesSource
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import ContentionError, LocationError
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore

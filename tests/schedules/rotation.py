@@ -25,11 +25,11 @@ from typing import Any
 
 from kit.sources import bind, run_once
 from schedules.process import Killed, WatchedStore
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.engine import Engine
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.source.files import FilesSource
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.clock import SystemClock
 from tidelog.location import Location, open_location
 from tidelog.store.urls import open_store

@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tidelog
 from kit.sources import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.times import format_time
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import AsOfNotComplete, UsageError
 from tidelog.location import Location, open_location
 from tidelog.persist.format.schema import DIFF

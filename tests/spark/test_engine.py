@@ -14,12 +14,12 @@ from kit.packing import packed
 from kit.s3_servers import KEYS, MotoServer
 from kit.sources import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
 from tidelog.collection.catalog.catalog import SourceInfo
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.compute import Job
 from tidelog.collection.ingest.engine import Computed
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource, SurveyResult
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.clock import SystemClock
 from tidelog.errors import GoneError, LocationError, SourceRewritten, UsageError
 from tidelog.location import Location

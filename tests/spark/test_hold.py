@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from kit.sources import SCHEMA, changes, ingest, write_files
-from tidelog.collection.create import SourceSpec
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.clock import SystemClock
 from tidelog.errors import HoldExpired, PartMissing, ReadOvertaken, UsageError
 from tidelog.location import Location, open_location

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from kit.lake_logs import append, make
 from kit.shelf_kind import Shelf
 from kit.sources import ingest, make_source
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.source.kinds import register_kind
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.location import Location
 from tidelog.spark import SparkEngine
 from tidelog.spark.plan import TickSettings

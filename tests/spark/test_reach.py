@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from kit.doc_blocks import run_block
 from kit.sources import SCHEMA, changes, make_source, write_files
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.ingest.engine import Computed
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.clock import SystemClock
 from tidelog.errors import (
     LocationError,

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kit.sources import SCHEMA, changes, ingest, make_source, rows_of, write_files
-from tidelog.collection.create import SourceSpec
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import UsageError
 from tidelog.spark import SparkEngine, tasks
 from tidelog.spark import engine as engine_module

@@ -16,7 +16,7 @@ import pytest
 from kit.lying import LyingServer
 from kit.s3_servers import ACCESS_KEY, KEYS, SECRET_KEY, MotoServer, SeaweedServer, free_ports
 from kit.sources import ingested, make_source, numbers
-from tidelog.collection.create import SourceSpec
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.clock import SystemClock
 from tidelog.errors import (
     LocationError,

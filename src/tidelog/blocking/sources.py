@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tidelog.collection.catalog.catalog import RenditionInfo, SourceInfo
-    from tidelog.collection.create import SourceSpec
     from tidelog.collection.ingest.engine import Engine
     from tidelog.collection.ingest.summary import RunProgress, Summary
+    from tidelog.collection.spec_types import SourceSpec
 
 
 @documented_as(awaited_sources.Sources)

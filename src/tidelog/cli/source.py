@@ -40,8 +40,8 @@ from tidelog.cli.source_told import (
 
 if TYPE_CHECKING:
     from tidelog.collection.catalog.catalog import SourceInfo
-    from tidelog.collection.create import SourceSpec
     from tidelog.collection.ingest.status import SourceStatus
+    from tidelog.collection.spec_types import SourceSpec
     from tidelog.location import Location
 
 app = typer.Typer(
@@ -87,7 +87,7 @@ def create(
     The command sets the schema and the csv format for good, and shows both. It creates the location
     if that does not exist.
     """
-    from tidelog.collection.create import SourceSpec
+    from tidelog.collection.spec_types import SourceSpec
 
     read, settings = options.what_is_read(
         files=files, log=log, generator=generator, kind=kind, settings=setting

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, SourceInfo
 from tidelog.collection.catalog.controller import Controller
-from tidelog.collection.create import SourceSpec, resolve_spec
+from tidelog.collection.create import resolve_spec
 from tidelog.collection.ingest.engine import Engine, LocalEngine
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.notes import acknowledge
@@ -21,6 +21,7 @@ from tidelog.collection.ingest.skip import skip_file
 from tidelog.collection.ingest.summary import RunProgress, Summary
 from tidelog.collection.maintenance import Maintenance
 from tidelog.collection.source.kinds import open_source
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind, check_whole
 from tidelog.core.clock import Clock

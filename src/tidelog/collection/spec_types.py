@@ -1,4 +1,4 @@
-"""Checks of the types of a `SourceSpec`'s fields. Pure.
+"""The spec of a new source, and checks of the types of its fields. Pure.
 
 Options of the command line always have the right type, but a program may pass any value.
 """
@@ -6,15 +6,26 @@ Options of the command line always have the right type, but a program may pass a
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
-from tidelog.collection.formats.csv.guess import CsvOptions
+from tidelog.collection.catalog.catalog import FILES
+from tidelog.collection.catalog.retention import parse_retention_ms
+from tidelog.collection.formats.csv.guess import CsvOptions, check_csv
+from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
+from tidelog.collection.formats.times import UNITS, parse_duration_ms
+from tidelog.collection.source.kind import ROWS
 from tidelog.core.arguments import check_kind, check_whole, quoted
+from tidelog.core.ids import check_name
 from tidelog.errors import UsageError
+from tidelog.store.urls import secrets_in
 
-if TYPE_CHECKING:
-    from tidelog.collection.create import SourceSpec
-
+FORMATS = ("json", ARRAY_FORMAT, "csv", "parquet")
+FORMATS_OF_KINDS = (ROWS, "json", "csv")
+ENVELOPES = ("none", "upsert")
+SHARDS_MAX = 256
+_GUESSED = CsvOptions()
 _TEXTS: Final = {
     "kind": "files",
     "format": "csv",
@@ -26,6 +37,151 @@ _TEXTS: Final = {
     "delete_when": "gone = true",
     "schema": "flight int, day date",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSpec:
+    """The spec of a new source, as a user gives it.
+
+    Shape: ``files`` is a directory, prefix or glob, local or in a store, or several of these in one
+        store. A source of another ``kind`` has ``settings`` instead. ``schema`` lists columns with
+        SQL types; None means to infer it. The default ``format`` is json for files. Sources of
+        other kinds keep their own columns by default.
+    """
+
+    name: str
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None
+    kind: str = FILES
+    settings: Mapping[str, str] = field(default_factory=dict)
+    format: str | None = None
+    envelope: str = "none"
+    key: Sequence[str] = ()
+    time_column: str | None = None
+    time_unit: str = "ms"
+    max_ahead: str = "1d"
+    lateness: str = "0s"
+    retain: str = "forever"
+    delete_when: str | None = None
+    schema: str | None = None
+    shards: int = 1
+    csv: CsvOptions = _GUESSED
+    ignore_case: bool = False
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Return the places of its files; a source of another kind has none."""
+        if self.files is None or isinstance(self.files, str | os.PathLike):
+            return () if self.files is None else (os.fspath(self.files),)
+        return tuple(os.fspath(one) for one in self.files)
+
+    @property
+    def read_as(self) -> str:
+        """Return the format, or the default for its kind."""
+        return self.format or ("json" if self.kind == FILES else ROWS)
+
+    @property
+    def keeps_deletions(self) -> bool:
+        """Return True if the ingester must remember deletions: older rows may arrive later."""
+        return self.time_column is not None and self.delete_when is not None
+
+    @property
+    def max_ahead_ms(self) -> int | None:
+        """Return how far after the clock a row's time may be; None means without limit.
+
+        Raises:
+            UsageError: the setting is not a duration.
+        """
+        if self.max_ahead == "any":
+            return None
+        return parse_duration_ms(self.max_ahead, what="--max-ahead")
+
+    @property
+    def lateness_ms(self) -> int:
+        """Return how far the upper stays behind the greatest time of the data.
+
+        Raises:
+            UsageError: the setting is not a duration, or times are from the clock.
+        """
+        found = parse_duration_ms(self.lateness, what="--lateness")
+        if found and self.time_column is None:
+            raise UsageError("--lateness needs --time-column: rows without times are never late")
+        return found
+
+    @property
+    def retain_ms(self) -> int | None:
+        """Return how long past times stay readable; None means always.
+
+        Raises:
+            UsageError: the setting is not a duration.
+        """
+        return parse_retention_ms(self.retain, what="--retain")
+
+    def check(self) -> None:
+        """Check all options that can be checked without I/O.
+
+        Raises:
+            UsageError: an option is wrong, or needs another option that is missing.
+        """
+        check_types(self)
+        check_name(self.name, of="name of a source")
+        self._check_secrets()
+        self._check_kind()
+        _one_of("--envelope", self.envelope, ENVELOPES)
+        _one_of("--time-unit", self.time_unit, tuple(UNITS))
+        _ = self.max_ahead_ms, self.lateness_ms, self.retain_ms
+        if self.envelope == "upsert" and not self.key:
+            raise UsageError("--envelope upsert needs --key: the columns that identify a row")
+        if self.envelope == "none" and self.key:
+            raise UsageError("--key needs --envelope upsert: add it, or remove --key")
+        if self.envelope == "none" and self.delete_when is not None:
+            raise UsageError("--delete-when needs --envelope upsert, which can delete rows")
+        if self.read_as == "csv":
+            check_csv(self.csv)
+        elif self.csv != _GUESSED:
+            raise UsageError(
+                "--delimiter, --quote, --null, --date-format, --timestamp-format, --no-header "
+                "and --multiline need --format csv: add it, or remove them"
+            )
+        if not 1 <= self.shards <= SHARDS_MAX:
+            raise UsageError(f"--shards must be from 1 to {SHARDS_MAX}", given=self.shards)
+
+    def _check_secrets(self) -> None:
+        """Check that no URL has credentials: the catalog stores it, and readers would see them."""
+        for place in (*self.places, *self.settings.values()):
+            found = secrets_in(place)
+            if found:
+                raise UsageError(
+                    "a source's URL is stored, so it must not have credentials: remove "
+                    f"{' and '.join(found)}, and give them in the environment (AWS_ACCESS_KEY_ID, "
+                    "AWS_SECRET_ACCESS_KEY), as a profile (?profile=NAME in the URL), or by the "
+                    "machine's role"
+                )
+
+    def _check_kind(self) -> None:
+        if self.kind != FILES:
+            _one_of("--format of a source that reads no files", self.read_as, FORMATS_OF_KINDS)
+            if self.places:
+                raise UsageError(
+                    "a source reads files or another kind of data: give only one of them"
+                )
+            if self.csv.header or self.csv.multiline:
+                raise UsageError(
+                    "csv records of such a source have no header and one line each: remove "
+                    "--header and --multiline"
+                )
+            return
+        _one_of("--format", self.read_as, FORMATS)
+        if not self.places:
+            raise UsageError(
+                "give the data that the source reads: --files, --log, --generator or --kind"
+            )
+        if self.settings:
+            raise UsageError("--set is not an option of a source of files: remove it")
+
+
+def _one_of(option: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise UsageError(f"{option} must be one of {', '.join(known)}, not {given!r}")
 
 
 def check_types(spec: SourceSpec) -> None:

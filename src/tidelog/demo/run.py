@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidelog.collection.collection import Collection
-from tidelog.collection.create import SourceSpec
 from tidelog.collection.formats.times import parse_time
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.demo.flights import Flights
 from tidelog.errors import TidelogError, UsageError
 from tidelog.location import open_location

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -15,9 +15,6 @@ from tidelog.core.clock import Clock
 from tidelog.errors import LocationError, TidelogError, UsageError
 from tidelog.spark.failure import describe_failure
 from tidelog.spark.ship import is_connect
-
-if TYPE_CHECKING:
-    from tidelog.spark.tasks import TaskTags
 
 T = TypeVar("T")
 
@@ -38,6 +35,16 @@ def live_context(spark: SparkSession) -> SparkContext:
     if context._jsc is None:
         raise LocationError("the Spark session was stopped: start a new one")
     return context
+
+
+class TaskTags(Protocol):
+    """Tags for the jobs that a thread starts, by which another thread can cancel them."""
+
+    def addJobTag(self, tag: str) -> None: ...  # noqa: N802  The name in SparkContext.
+
+    def removeJobTag(self, tag: str) -> None: ...  # noqa: N802
+
+    def cancelJobsWithTag(self, tag: str) -> None: ...  # noqa: N802
 
 
 async def run_job(tags: TaskTags, work: Callable[[], T], *, clock: Clock, what: str) -> T:

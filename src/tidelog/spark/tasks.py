@@ -18,7 +18,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  The usual name among users of Spark.
 
-from tidelog.spark.job import live_context
+from tidelog.spark.job import TaskTags, live_context
 from tidelog.spark.ship import is_connect, is_elsewhere
 
 Work = Callable[[Iterable[Any]], Iterator[Any]]
@@ -27,16 +27,6 @@ _SENT: Final = "place int, item binary"
 _COLUMNS: Final[dict[str, pa.DataType]] = {"place": pa.int32(), "item": pa.binary()}
 _SCHEMA: Final = pa.schema(_COLUMNS)
 _ROWS_OF_RANGE: Final = 100_000  # More than any cluster's cores, so every partition has rows.
-
-
-class TaskTags(Protocol):
-    """Tags for the jobs that a thread starts, by which another thread can cancel them."""
-
-    def addJobTag(self, tag: str) -> None: ...  # noqa: N802  The name in SparkContext.
-
-    def removeJobTag(self, tag: str) -> None: ...  # noqa: N802
-
-    def cancelJobsWithTag(self, tag: str) -> None: ...  # noqa: N802
 
 
 class SparkTasks(Protocol):

@@ -12,13 +12,13 @@ from urllib.parse import unquote
 from tidelog.core.arguments import check_kind, quoted
 from tidelog.core.clock import Clock
 from tidelog.errors import UsageError
+from tidelog.store.cloud.profile import SECRETS
 from tidelog.store.local.store import LocalStore
 from tidelog.store.memory import MemoryStore
 from tidelog.store.patterns import GLOB, escape
 from tidelog.store.port import Store
 
 CLOUD_SCHEMES = ("s3", "gs", "az")
-SECRETS = ("access_key_id", "secret_access_key", "session_token")  # Parameters of an s3:// URL.
 SCHEMES = ("memory", "file", *CLOUD_SCHEMES)
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")

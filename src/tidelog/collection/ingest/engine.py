@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Protocol
 
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, SourceInfo
+from tidelog.collection.formats.records import Misfit
 from tidelog.collection.ingest.compute import (
     Feedback,
     Job,
@@ -29,7 +30,7 @@ from tidelog.collection.ingest.compute import (
     updates_of,
 )
 from tidelog.collection.source.binding import AddressRange
-from tidelog.collection.source.decode import TextsNotKept
+from tidelog.collection.source.decode import TextsNotKept, errors_table
 from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource, SurveyResult
 from tidelog.core.clock import Clock, run_all
@@ -316,3 +317,28 @@ def describe_error(errors: pa.Table) -> str:
     """Return the file, the offset and the reason of the first bad record."""
     row = errors.slice(0, 1).to_pylist()[0]
     return f"{row['file']} at {row['offset']}: {row['reason']}"
+
+
+async def write_skipped(
+    computed: Computed, ranges: Sequence[AddressRange], job: Job, *, store: Store, clock: Clock
+) -> Computed:
+    """Write a bad row for each skipped range; return the result of the tick with these rows.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    errors = [
+        errors_table(found.path, [Misfit(found.start, _reason(found), "")]) for found in ranges
+    ]
+    rows = error_updates(pa.concat_tables(errors), job)
+    writer = part_writer(store, clock, job.errors, ERRORS_SCHEMA)
+    parts = await writer.write(rows, inline=job.errors.may_inline)
+    return replace(
+        computed,
+        error_parts=[*computed.error_parts, *parts],
+        bad=computed.bad + len(ranges),
+    )
+
+
+def _reason(found: AddressRange) -> str:
+    return f"'tidelog source skip' skipped the rows up to {found.limit}"

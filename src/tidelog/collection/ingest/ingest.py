@@ -25,6 +25,7 @@ from tidelog.collection.ingest.engine import (
     compute_carefully,
     nothing_computed,
     rows_refused,
+    write_skipped,
 )
 from tidelog.collection.ingest.notes import add_notes
 from tidelog.collection.ingest.source_shards import SourceShards, same_as_theirs
@@ -272,8 +273,6 @@ class Ingester(SourceShards):
         if self.strict and (computed.bad or computed.dropped):
             raise rows_refused(computed)
         if skipped:
-            from tidelog.collection.ingest.skip import write_skipped
-
             return await write_skipped(computed, skipped, job, store=self.store, clock=self.clock)
         return computed
 

@@ -9,25 +9,17 @@ of that name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import msgspec
-import pyarrow as pa
 
-from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, FILES, SourceInfo
-from tidelog.collection.formats.records import Misfit
-from tidelog.collection.ingest.compute import Job, error_updates, shape_messages
-from tidelog.collection.ingest.engine import Computed, part_writer
+from tidelog.collection.catalog.catalog import FILES, SourceInfo
+from tidelog.collection.ingest.compute import shape_messages
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.status import taken_now
-from tidelog.collection.source.binding import AddressRange, FileRange
-from tidelog.collection.source.decode import errors_table
+from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.generations import former_path, shown_path
-from tidelog.core.clock import Clock
 from tidelog.errors import GoneError, InvariantError, SourceRewritten, UsageError
-from tidelog.store.port import Store
 
 
 async def skip_file(ingester: Ingester, path: str) -> SourceInfo:
@@ -86,28 +78,3 @@ async def lost_ranges(ingester: Ingester, path: str) -> list[FileRange]:
         except (SourceRewritten, GoneError, InvariantError):
             return waiting
     return []
-
-
-async def write_skipped(
-    computed: Computed, ranges: Sequence[AddressRange], job: Job, *, store: Store, clock: Clock
-) -> Computed:
-    """Write a bad row for each skipped range; return the result of the tick with these rows.
-
-    Raises:
-        LocationError: the store failed.
-    """
-    errors = [
-        errors_table(found.path, [Misfit(found.start, _reason(found), "")]) for found in ranges
-    ]
-    rows = error_updates(pa.concat_tables(errors), job)
-    writer = part_writer(store, clock, job.errors, ERRORS_SCHEMA)
-    parts = await writer.write(rows, inline=job.errors.may_inline)
-    return replace(
-        computed,
-        error_parts=[*computed.error_parts, *parts],
-        bad=computed.bad + len(ranges),
-    )
-
-
-def _reason(found: AddressRange) -> str:
-    return f"'tidelog source skip' skipped the rows up to {found.limit}"

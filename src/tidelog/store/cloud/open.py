@@ -20,11 +20,10 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from tidelog.core.clock import Clock
 from tidelog.errors import UsageError
-from tidelog.store.cloud.profile import profile_credentials
+from tidelog.store.cloud.profile import SECRETS, profile_credentials
 from tidelog.store.cloud.s3_listing import S3Listing
 from tidelog.store.cloud.store import Bucket, CloudStore
 from tidelog.store.keys import check_key
-from tidelog.store.urls import SECRETS
 
 if TYPE_CHECKING:
     from obstore.auth.boto3 import Boto3CredentialProvider

@@ -33,6 +33,8 @@ _FILES = {
 }
 _INSTALL = "profiles need boto3: pip install 'tidelog[aws]', or set AWS_ACCESS_KEY_ID instead"
 
+SECRETS = ("access_key_id", "secret_access_key", "session_token")  # Parameters of an s3:// URL.
+
 
 def chosen_profile(told: Mapping[str, str], environ: Mapping[str, str]) -> str | None:
     """Return the profile that a URL or the environment names; None if there are keys.
