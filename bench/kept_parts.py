@@ -22,7 +22,7 @@ from tidelog.spark.scan import Scan, contents
 from tidelog.spark.scan_plan import load_tables, share
 from tidelog.store.memory import MemoryStore
 from tidelog.store.wrappers.metered import usage_of
-from tidelog.store.wrapping import Wrapping, dress
+from tidelog.store.wrapping import Wrapping, wrap
 from tidelog.testing import Delayed
 
 CLOCK = SystemClock()
@@ -65,17 +65,17 @@ async def read(memory: MemoryStore, scans: list[Scan], wrapping: Wrapping) -> li
         return SLOW_US if dice.random() < 0.05 else QUICK_US
 
     slow = Delayed(memory, clock=CLOCK, delay_us=delay_us)
-    dressed = dress(slow, wrapping, clock=CLOCK)
+    wrapped = wrap(slow, wrapping, clock=CLOCK)
     begun, rows = time.perf_counter(), 0
     waited = 0.0
     for scan in scans:
         start = time.perf_counter()
-        tables = await load_tables(scan, dressed.whole)
+        tables = await load_tables(scan, wrapped.whole)
         waited += time.perf_counter() - start
         rows += sum(table.num_rows for table in contents(tables, scan))
     took = time.perf_counter() - begun
     assert rows == ROWS * BATCHES, "rows are missing"
-    used = usage_of(dressed.whole)
+    used = usage_of(wrapped.whole)
     megabytes = f"{used.read_bytes / 2**20:,.0f}"
     return [f"{took:.2f}", f"{waited:.2f}", f"{used.get_count:,}", megabytes]
 

@@ -22,7 +22,7 @@ from tidelog.keyed.read.feed import KeyedFeed
 from tidelog.keyed.read.piece import LoosePiece
 from tidelog.keyed.read.scanning import ViewScan
 from tidelog.keyed.read.sources import RunSource
-from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.read.state_handle import KeyedStateHandle
 from tidelog.keyed.read.tail import LooseTail
 from tidelog.keyed.read.view import KeyedView
 from tidelog.keyed.states import transition
@@ -229,7 +229,7 @@ def durable_reads_show_what_is_ordered() -> Iterator[None]:
 
     async def everything(self: KeyedLog, fresh: bool) -> KeyedView:
         await look(self, fresh)
-        return self.standing.view(self._pending.pieces())
+        return self.state_handle.view(self._pending.pieces())
 
     with patch.object(KeyedLog, "_look", everything):
         yield
@@ -238,13 +238,13 @@ def durable_reads_show_what_is_ordered() -> Iterator[None]:
 @contextmanager
 def memory_hides_what_is_ordered() -> Iterator[None]:
     """A handle that must return its sent records returns durable records only."""
-    view = KeyedStanding.view
+    view = KeyedStateHandle.view
 
-    def durable(self: KeyedStanding, pending: object = ()) -> KeyedView:
+    def durable(self: KeyedStateHandle, pending: object = ()) -> KeyedView:
         del pending
         return view(self)
 
-    with patch.object(KeyedStanding, "view", durable):
+    with patch.object(KeyedStateHandle, "view", durable):
         yield
 
 

@@ -18,7 +18,7 @@ from sim.kernel.loop import SimLoop
 CALL_S: Final = 900.0
 
 
-class Standing(Protocol):
+class DeadlineClient(Protocol):
     """The facts about a client that a deadline needs."""
 
     name: str
@@ -37,7 +37,7 @@ class Deadline:
         Violated: it did not end; the message names the tasks that wait, and where.
     """
 
-    def __init__(self, client: Standing, what: str, seconds: float = CALL_S) -> None:
+    def __init__(self, client: DeadlineClient, what: str, seconds: float = CALL_S) -> None:
         self._client = client
         self._what = what
         self._seconds = seconds

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import msgspec
 import xxhash
 
-from tidelog.consensus import box as boxes
-from tidelog.consensus.box import Box, BoxEntry
+from tidelog.consensus import object_consensus as objects
+from tidelog.consensus.object_consensus import ConsensusEntry, ConsensusObject
 from tidelog.core.ids import Named, SeqNo
 from tidelog.machine.record import Record, decode_record
 from tidelog.persist.format.part import Part
@@ -31,7 +31,7 @@ class Watch:
     store: MemoryStore
     shards: bool = True
     violations: list[str] = field(default_factory=list)
-    entries: dict[str, list[BoxEntry]] = field(default_factory=dict)
+    entries: dict[str, list[ConsensusEntry]] = field(default_factory=dict)
     rollups: dict[str, bytes] = field(default_factory=dict)
     parts: dict[str, bytes] = field(default_factory=dict)
     _named: set[str] = field(default_factory=set)
@@ -39,7 +39,7 @@ class Watch:
 
     def on_put(self, key: str, data: bytes) -> None:
         if key.startswith(_BOX):
-            self._on_box(key.removeprefix(_BOX), boxes.decode_box(data, key=key))
+            self._on_object(key.removeprefix(_BOX), objects.decode_object(data, key=key))
         elif "/part/" in key or "/rollup/" in key or key.startswith("consensus-spill/"):
             found = xxhash.xxh3_128_digest(data)
             if "/rollup/" in key:
@@ -61,17 +61,17 @@ class Watch:
             for entry in self.entries.get(key, [])
         ]
 
-    def _on_box(self, key: str, box: Box) -> None:
+    def _on_object(self, key: str, contents: ConsensusObject) -> None:
         known = self.entries.setdefault(key, [])
-        new = [entry for entry in box.records if entry.seqno > len(known)]
-        for entry in box.records:
+        new = [entry for entry in contents.records if entry.seqno > len(known)]
+        for entry in contents.records:
             if entry.seqno <= len(known) and known[entry.seqno - 1] != entry:
                 self.violations.append(f"{key}: record {entry.seqno} was changed")
-        if not box.records or box.head_seqno < len(known):
-            self.violations.append(f"{key}: records after {box.head_seqno} were lost")
+        if not contents.records or contents.head_seqno < len(known):
+            self.violations.append(f"{key}: records after {contents.head_seqno} were lost")
         if len(new) > 1 or (new and new[0].seqno != len(known) + 1):
             self.violations.append(f"{key}: records are not dense after {len(known)}")
-        for spill in box.spills:
+        for spill in contents.spills:
             if spill.path not in self.store.objects:
                 self.violations.append(f"{key}: the spill {spill.path} is named and not there")
         known.extend(new)

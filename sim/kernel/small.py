@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
 
-from tidelog.consensus import box
+from tidelog.consensus import object_consensus
 from tidelog.machine.machine import Machine
 from tidelog.persist.format import part
 from tidelog.persist.format.duck import duck
@@ -47,8 +47,8 @@ def limited(limits: Limits) -> Iterator[None]:
     """Apply the limits inside the block."""
     with ExitStack() as stack:
         for module, name, value in (
-            (box, "RECORDS_MAX", limits.records_max),
-            (box, "WRITES_KEPT", limits.writes_kept),
+            (object_consensus, "RECORDS_MAX", limits.records_max),
+            (object_consensus, "WRITES_KEPT", limits.writes_kept),
             (state, "COMMITS_KEPT", limits.commits_kept),
             (part, "INLINE_BYTES", limits.inline_bytes),
         ):

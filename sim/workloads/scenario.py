@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from sim.checkers.demands import demand
 from sim.checkers.linear_log import FOREVER, Append, LogHistory, Read
-from sim.checkers.liveness import Deadline, Standing
+from sim.checkers.liveness import Deadline, DeadlineClient
 from sim.kernel.faults import Dice
 from sim.kernel.rates import CALM, Worse
 from sim.kernel.world import Client, World
@@ -82,7 +82,7 @@ class LogReader(Protocol):
     def scan(self, start: int = 0) -> AsyncIterator[pa.Table]: ...
 
 
-class Party(Standing, Protocol):
+class Party(DeadlineClient, Protocol):
     """A client, or its view of one log."""
 
     @property

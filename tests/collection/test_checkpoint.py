@@ -10,7 +10,7 @@ import pytest
 
 from kit.sources import make_source, run_once
 from tidelog.collection.ingest.ingest import Ingester
-from tidelog.collection.source.binding import Standing
+from tidelog.collection.source.binding import SourceProgress
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import LocationError
@@ -37,9 +37,9 @@ async def ingester_of(location: Location, every: int) -> Ingester:
     return ingester
 
 
-async def standing_of(location: Location, every: int) -> Standing:
+async def progress_of(location: Location, every: int) -> SourceProgress:
     ingester = await ingester_of(location, every)
-    return await ingester.standing(ingester.upper.time)
+    return await ingester.progress(ingester.upper.time)
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -82,8 +82,8 @@ async def test_from_a_checkpoint_on_a_source_stands_where_all_parts_say(
         await run_once(kept if dice.random() < 0.5 else await ingester_of(location, EVERY))
         await kept.refresh()
 
-        found = await standing_of(location, EVERY)
-        assert found == await standing_of(location, NEVER)
+        found = await progress_of(location, EVERY)
+        assert found == await progress_of(location, NEVER)
     assert 0 < len(checkpoints(tmp_path)) <= 2
 
 
@@ -95,8 +95,8 @@ async def test_held_rows_are_known_from_a_checkpoint_on(tmp_path: Path) -> None:
         (tmp_path / "in" / f"{step:02d}.jsonl").write_text("".join(lines))
         await run_once(await ingester_of(location, EVERY))
 
-        found = await standing_of(location, EVERY)
-        assert found == await standing_of(location, NEVER)
+        found = await progress_of(location, EVERY)
+        assert found == await progress_of(location, NEVER)
         assert found.held
     assert checkpoints(tmp_path)
 
@@ -108,7 +108,7 @@ async def test_a_restart_reads_few_objects_after_many_runs(tmp_path: Path) -> No
         (tmp_path / "in" / f"{step:02d}.jsonl").write_text('{"n": 1, "at": 1}\n')
         await run_once(await ingester_of(location, EVERY))
         before = usage_of(location.store)
-        await standing_of(location, EVERY)
+        await progress_of(location, EVERY)
         read.append((usage_of(location.store) - before).get_count)
 
     assert max(read[20:]) == max(read[:20])
@@ -121,7 +121,7 @@ async def test_a_checkpoint_that_is_damaged_is_passed_over(tmp_path: Path, damag
     for step in range(9):
         change(tmp_path, random.Random(step), step)
         await run_once(await ingester_of(location, EVERY))
-    expected = await standing_of(location, NEVER)
+    expected = await progress_of(location, NEVER)
     for path in checkpoints(tmp_path):
         body = path.read_bytes()
         if damage == "gone":
@@ -131,7 +131,7 @@ async def test_a_checkpoint_that_is_damaged_is_passed_over(tmp_path: Path, damag
             flipped = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
             path.write_bytes({"cut": body[:-1], "changed": flipped, "empty": b""}[damage])
 
-    assert await standing_of(location, EVERY) == expected
+    assert await progress_of(location, EVERY) == expected
 
 
 async def test_a_checkpoint_that_cannot_be_written_stops_nothing(
@@ -152,4 +152,4 @@ async def test_a_checkpoint_that_cannot_be_written_stops_nothing(
         await run_once(await ingester_of(location, EVERY))
 
     assert not checkpoints(tmp_path)
-    assert await standing_of(location, EVERY) == await standing_of(location, NEVER)
+    assert await progress_of(location, EVERY) == await progress_of(location, NEVER)

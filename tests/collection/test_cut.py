@@ -21,7 +21,7 @@ from tidelog.collection.source.cut import (
     take_all,
     upper_after,
 )
-from tidelog.collection.source.look import SurveyJob, look_at_text
+from tidelog.collection.source.survey_result import SurveyJob, look_at_text
 from tidelog.collection.source.surveyed import (
     NO_TIME,
     Block,

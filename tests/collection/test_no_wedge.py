@@ -31,8 +31,8 @@ from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.source import decode, survey
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import ROW_BYTES_MAX, Decoded, decode_range
-from tidelog.collection.source.look import look_at_text
 from tidelog.collection.source.messages import decode_messages
+from tidelog.collection.source.survey_result import look_at_text
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import InvariantError
 from tidelog.location import Location

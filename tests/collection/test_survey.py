@@ -23,8 +23,8 @@ from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import decode_range
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.generations import former_path
-from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import SurveyResult
+from tidelog.collection.source.survey_result import SurveyJob
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import SourceRewritten
 from tidelog.persist.format.schema import shard_schema

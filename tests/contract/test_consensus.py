@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kit.postgres_server import PostgresServer
-from tidelog.consensus import box
+from tidelog.consensus import object_consensus
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.consensus.port import SEQNO_MAX, Consensus, Versioned
 from tidelog.consensus.postgres import postgres_database
@@ -190,25 +190,25 @@ async def test_all_of_many_contenders_come_through(open_consensus: Open) -> None
     assert len({r.data for r in found}) == contenders * each
 
 
-# The rest tests consensus on a store, whose box must stay small.
+# The rest tests consensus on a store, whose object must stay small.
 
 
 def on(store: MemoryStore | Faulty) -> StoreConsensus:
     return StoreConsensus(store=store, clock=CLOCK)
 
 
-def box_of(store: MemoryStore) -> box.Box:
-    return box.decode_box(store.objects["consensus/k"].data, key="k")
+def object_of(store: MemoryStore) -> object_consensus.ConsensusObject:
+    return object_consensus.decode_object(store.objects["consensus/k"].data, key="k")
 
 
 async def test_many_records_spill_into_an_object_of_their_own() -> None:
-    """Older records move to spills, so the box stays small, and scans still return all records."""
+    """Older records move to spills: the object stays small, and scans return all records."""
     store = MemoryStore()
 
     await fill(on(store), "k", 300)
 
-    assert len(box_of(store).records) <= box.RECORDS_MAX
-    assert len(box_of(store).spills) >= 2
+    assert len(object_of(store).records) <= object_consensus.RECORDS_MAX
+    assert len(object_of(store).spills) >= 2
     assert await on(store).scan("k", SeqNo(1)) == records(1, 300)
     assert await on(store).scan("k", SeqNo(40), 100) == records(40, 139)
     assert await on(store).head("k") == Versioned(SeqNo(300), b"300")
@@ -222,7 +222,7 @@ async def test_large_records_spill_by_their_bytes() -> None:
     consensus = on(store)
     for number in range(1, 30):
         assert await consensus.compare_and_set("k", SeqNo(number), body)
-        assert len(store.objects["consensus/k"].data) <= box.BYTES_MAX + 1_000
+        assert len(store.objects["consensus/k"].data) <= object_consensus.BYTES_MAX + 1_000
 
     assert len(await on(store).scan("k", SeqNo(1))) == 29
 
@@ -266,11 +266,13 @@ async def test_a_sweep_deletes_the_spill_that_a_killed_truncation_left() -> None
 async def test_a_sweep_leaves_the_spill_of_an_append_that_may_still_land(overtaken: bool) -> None:
     """A sweep keeps the spill of an append in flight, unless another append won the race."""
     store, swept = MemoryStore(), list[int]()
-    newest = box.RECORDS_MAX + 1
-    await fill(on(store), "k", box.RECORDS_MAX)
+    newest = object_consensus.RECORDS_MAX + 1
+    await fill(on(store), "k", object_consensus.RECORDS_MAX)
 
     class Late(StoreConsensus):
-        async def _replace(self, key: str, held: Any, body: box.Box) -> None:
+        async def _replace(
+            self, key: str, held: Any, body: object_consensus.ConsensusObject
+        ) -> None:
             if overtaken:
                 assert await on(store).compare_and_set(key, SeqNo(newest), b"%d" % newest)
             swept.append(await on(store).sweep(key))
@@ -400,7 +402,7 @@ async def test_an_answer_that_is_lost_for_good_is_said_to_be_unknown() -> None:
 
 
 async def test_a_lost_answer_is_read_back_before_the_writer_waits() -> None:
-    """A writer reads back before it waits, because the box keeps only the newest write ids."""
+    """A writer reads back before it waits, because the object keeps only the newest write ids."""
     store = MemoryStore()
 
     async def go_on() -> None:
@@ -440,7 +442,7 @@ async def test_what_became_of_a_write_is_unknown_while_its_spill_cannot_be_read(
 
 
 async def test_a_spill_that_is_missing_is_corruption_and_one_that_was_truncated_is_not() -> None:
-    """A reader behind a truncation reads again; a spill that the box names must exist."""
+    """A reader behind a truncation reads again; a spill that the object names must exist."""
     store = MemoryStore()
     truncated = False
 
@@ -453,7 +455,9 @@ async def test_a_spill_that_is_missing_is_corruption_and_one_that_was_truncated_
             await on(store).truncate("k", SeqNo(290))
 
     class Behind(StoreConsensus):
-        async def _load_spills(self, held: box.Box, start: SeqNo) -> list[box.BoxEntry]:
+        async def _load_spills(
+            self, held: object_consensus.ConsensusObject, start: SeqNo
+        ) -> list[object_consensus.ConsensusEntry]:
             await truncate_first()
             return await super()._load_spills(held, start)
 
@@ -474,7 +478,7 @@ async def fill_on(store: MemoryStore, first: int, last: int) -> None:
 
 
 async def test_an_object_that_is_no_box_is_corruption_and_a_newer_one_is_left_alone() -> None:
-    """A damaged box, or one of a newer format, raises an error and is not overwritten."""
+    """A damaged object, or one of a newer format, raises an error and is not overwritten."""
     store = MemoryStore()
 
     await fill(on(store), "k", 2)
@@ -486,7 +490,7 @@ async def test_an_object_that_is_no_box_is_corruption_and_a_newer_one_is_left_al
         with pytest.raises(CorruptionError):
             await on(store).compare_and_set("k", SeqNo(3), b"3")
         assert store.objects["consensus/k"].data == data
-    newer = bytes([whole[0], box.FORMAT + 1]) + whole[2:]
+    newer = bytes([whole[0], object_consensus.FORMAT + 1]) + whole[2:]
     await store.put("consensus/k", newer)
     with pytest.raises(UsageError, match="newer tidelog"):
         await on(store).compare_and_set("k", SeqNo(3), b"3")
@@ -494,7 +498,7 @@ async def test_an_object_that_is_no_box_is_corruption_and_a_newer_one_is_left_al
 
 
 async def test_no_flipped_bit_of_a_box_or_a_spill_passes() -> None:
-    """Boxes and spills have checksums, so each flipped bit raises an error."""
+    """Objects and spills have checksums, so each flipped bit raises an error."""
     store = MemoryStore()
 
     await fill(on(store), "k", 140)
@@ -514,7 +518,7 @@ async def test_no_flipped_bit_of_a_box_or_a_spill_passes() -> None:
 
 
 async def test_a_box_that_vanished_is_corruption() -> None:
-    """No process deletes a box, so a missing one is corruption, not an empty shard."""
+    """No process deletes an object, so a missing one is corruption, not an empty shard."""
     store = MemoryStore()
 
     consensus = on(store)
@@ -527,7 +531,7 @@ async def test_a_box_that_vanished_is_corruption() -> None:
 
 @pytest.mark.parametrize("kept", [2, 5])
 async def test_a_box_that_was_set_back_is_corruption(kept: int) -> None:
-    """A box that was set back to an older version is corruption; else writers retry forever."""
+    """An object that was set back to an older version is corruption; else writers retry forever."""
     store = MemoryStore()
     consensus = on(store)
     await fill(consensus, "k", 2)
@@ -551,7 +555,7 @@ async def test_histories_of_several_keys_are_read_at_one_time(
     open_consensus: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Concurrent scans of several keys by one handle return each key's own records."""
-    monkeypatch.setattr(box, "RECORDS_MAX", 2)
+    monkeypatch.setattr(object_consensus, "RECORDS_MAX", 2)
     writer = open_consensus()
     lengths = {"a": 5, "b": 9, "c": 12}
     for key, length in lengths.items():

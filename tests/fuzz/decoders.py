@@ -29,8 +29,8 @@ from tidelog.collection.formats.packed.packed import decode_packed
 from tidelog.collection.ingest.health import Health, decode_health, encode_health
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import decode_range
-from tidelog.consensus import box as boxes
-from tidelog.consensus.box import EMPTY, append_record, decode_box, decode_spill
+from tidelog.consensus import object_consensus as objects
+from tidelog.consensus.object_consensus import EMPTY, append_record, decode_object, decode_spill
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import SeqNo, ShardId
 from tidelog.errors import InvariantError, TidelogError
@@ -143,11 +143,11 @@ def _decoders() -> dict[str, Decoder]:
     state = apply_diff(LANGUAGE.initial(), diff)
     record = Record(rollup=describe_rollup(SeqNo(3), "p", b"x"), floor=3, diffs=(b"d", b"e"))
     packed = encode_record(record)
-    box = EMPTY
+    contents = EMPTY
     for number in range(5):
-        box = append_record(box, packed, write_id=f"w{number}")
-    body = msgspec.msgpack.encode(box)
-    spilled = msgspec.msgpack.encode(box.records)
+        contents = append_record(contents, packed, write_id=f"w{number}")
+    body = msgspec.msgpack.encode(contents)
+    spilled = msgspec.msgpack.encode(contents.records)
     inline, _ = _part(inline=True)
     mark = Mark(
         format=1, created_us=1, consensus="sqlite", consensus_at="sqlite:/x", id="i",
@@ -172,10 +172,10 @@ def _decoders() -> dict[str, Decoder]:
         return decode
 
     return {
-        "box": Decoder(boxes.encode_box(box), lambda d: decode_box(d, key="k")),
-        "box, sealed anew": Decoder(body, lambda d: decode_box(boxes._seal(d), key="k"), True),
+        "object": Decoder(objects.encode_object(contents), lambda d: decode_object(d, key="k")),
+        "object, sealed": Decoder(body, lambda d: decode_object(objects._seal(d), key="k"), True),
         "spill, sealed anew": Decoder(
-            spilled, lambda d: decode_spill(boxes._seal(d), path="p"), True
+            spilled, lambda d: decode_spill(objects._seal(d), path="p"), True
         ),
         "record": Decoder(packed, lambda d: decode_record(d, key="k", seqno=SeqNo(4)), True),
         "fence": Decoder(fence, fence_of, True),

@@ -28,7 +28,7 @@ from tidelog.http.api.messages import AppendRequest, RecordIn, encode_json
 from tidelog.http.api.protobuf_wire import decode_message, encode_message
 from tidelog.keyed.format.directory import HEAD, read_head
 from tidelog.keyed.format.layout import PAGED
-from tidelog.keyed.format.mark import MAGIC, encode_mark, marks_in
+from tidelog.keyed.format.marker import MAGIC, encode_mark, marks_in
 from tidelog.keyed.format.page_index import decode_page, integers_of, values_of
 from tidelog.keyed.format.part import EncodedPart
 from tidelog.keyed.format.part_file import encode_part
@@ -45,7 +45,7 @@ from tidelog.keyed.states.transition import (
     decide_sealed,
 )
 from tidelog.keyed.values import KEYED_RECORDS, Retention, Sealing
-from tidelog.server.asking import decode_json
+from tidelog.server.request import decode_json
 
 KeyedDecoders = dict[str, tuple[bytes, Callable[[bytes], object], bool]]
 

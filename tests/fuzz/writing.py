@@ -12,7 +12,7 @@ from fuzz.specimens import ALL, ONE_BY_ONE, ROLLED, Row, Truth, rows_of, store_o
 from tidelog.cli.log.list import logs_of
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.location import Location
-from tidelog.store.wrapping import NOTHING_TOLD, dress
+from tidelog.store.wrapping import NOTHING_TOLD, wrap
 from tidelog.wal.format.epoch import EPOCHS
 from tidelog.wal.format.fragment import FRAGMENTS
 from tidelog.wal.format.manifest import MANIFEST
@@ -155,7 +155,7 @@ class Doer:
         store = store_of(self.objects)
         location = Location(
             url="memory://",
-            stores=dress(store, NOTHING_TOLD, clock=self.clock),
+            stores=wrap(store, NOTHING_TOLD, clock=self.clock),
             consensus=MemoryConsensus(),
             clock=self.clock,
         )

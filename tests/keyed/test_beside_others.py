@@ -65,7 +65,7 @@ async def test_checkpoints_that_a_forker_left_go_with_the_fork(tmp_path: Path) -
     fork = await lake.keyed.fork("source", "fork")
 
     async def leave(name: str) -> None:
-        await source.standing.machine.commit(
+        await source.state_handle.machine.commit(
             partial(decide_checkpoint, name=name, next_sequence=6, at_us=0, fork="fork")
         )
 

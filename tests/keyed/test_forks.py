@@ -181,7 +181,7 @@ async def test_what_one_leaves_who_is_late_and_dies_is_let_go_of() -> None:
     with patch.object(Forks, "_fork_wal", slow):
         late = asyncio.create_task(logs.fork("x", "f"))
         await here.wait()
-        await Forks(source=log.standing, writer="w").settle(gives_up=True)
+        await Forks(source=log.state_handle, writer="w").settle(gives_up=True)
         on.set()
         with pytest.raises(Died):
             await late

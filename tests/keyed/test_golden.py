@@ -55,7 +55,7 @@ async def test_a_keyed_log_of_then_is_read_now(golden: Location) -> None:
         ("fork", FORK),
         ("month", ""),
     ]
-    assert {name: one.number for name, one in log.standing.state.sinks.items()} == {
+    assert {name: one.number for name, one in log.state_handle.state.sinks.items()} == {
         "query:golden": 7
     }
 

@@ -44,7 +44,7 @@ def _after_commit(
 
     async def commit(self: Machine[Any, Any], decide: Any) -> Any:
         found = await real(self, decide)
-        if self is log.standing.machine and found:
+        if self is log.state_handle.machine and found:
             monkeypatch.undo()
             await work()
             await log.refresh()
@@ -160,12 +160,12 @@ async def test_what_was_sealed_while_it_was_compacted_is_compacted_then(
 
     async def seal() -> None:
         # The sealer had seen only three records.
-        assert await other.standing.machine.commit(partial(decide_sealed, limit=4, at_us=1))
+        assert await other.state_handle.machine.commit(partial(decide_sealed, limit=4, at_us=1))
 
     done = _slow(monkeypatch, seal, 1)
     assert await log.compact(everything=True) == 2
     assert len(done) == 1
-    assert [(run.lower, run.upper) for run in log.standing.state.runs] == [(1, 4), (4, 6)]
+    assert [(run.lower, run.upper) for run in log.state_handle.state.runs] == [(1, 4), (4, 6)]
     await log.close()
 
 

@@ -28,7 +28,7 @@ from tidelog.keyed.read.feed import Following, KeyedFeed
 from tidelog.keyed.read.piece import LoosePiece
 from tidelog.keyed.read.scanning import ViewScan
 from tidelog.keyed.read.sources import PieceSource
-from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.read.state_handle import KeyedStateHandle
 from tidelog.keyed.read.tail import LooseTail
 from tidelog.keyed.read.view import KeyedView
 from tidelog.keyed.states.state import KeyedState
@@ -51,9 +51,9 @@ def _piece(start: int, limit: int) -> LoosePiece:
     return LoosePiece(start=start, limit=limit, records=records)
 
 
-def _standing(store: MemoryStore) -> KeyedStanding:
+def _state_handle(store: MemoryStore) -> KeyedStateHandle:
     logs = keyed_logs(store)
-    return KeyedStanding(name="log", store=store, consensus=logs.consensus, clock=logs.clock)
+    return KeyedStateHandle(name="log", store=store, consensus=logs.consensus, clock=logs.clock)
 
 
 class _Past:
@@ -217,10 +217,10 @@ def test_what_is_ordered_is_shown_though_a_refresh_knows_more() -> None:
 
     The view shows all of them.
     """
-    standing = _standing(MemoryStore())
-    standing.tail.pieces, standing.tail.next = [_piece(1, 5)], 5
+    state_handle = _state_handle(MemoryStore())
+    state_handle.tail.pieces, state_handle.tail.next = [_piece(1, 5)], 5
 
-    view = standing.view([_piece(3, 5), _piece(5, 7)])
+    view = state_handle.view([_piece(3, 5), _piece(5, 7)])
 
     assert view.next == 7
 
@@ -264,7 +264,7 @@ async def test_who_died_dropping_is_helped(monkeypatch: pytest.MonkeyPatch) -> N
     await fork.close()
     clear = KeyedLogs._clear
 
-    async def die(self: KeyedLogs, standing: KeyedStanding) -> None:
+    async def die(self: KeyedLogs, state_handle: KeyedStateHandle) -> None:
         raise LocationError("it died here")
 
     monkeypatch.setattr(KeyedLogs, "_clear", die)
@@ -310,7 +310,7 @@ async def test_what_is_appended_while_it_looks_is_shown(monkeypatch: pytest.Monk
     await (await logs.create("log")).close()
     log = await logs.open("log", batching=FAST, maintenance=False)
     await log.next_sequence()
-    reader, end = log.standing.tail.reader, SlotReader.end
+    reader, end = log.state_handle.tail.reader, SlotReader.end
     looks = 0
 
     async def then_append(self: SlotReader) -> Any:

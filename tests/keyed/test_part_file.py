@@ -296,7 +296,7 @@ async def test_what_would_be_too_many_row_groups_is_another_part(
             await log.append([(b"k%03d" % (40 * number + n), b"v") for n in range(40)])
             await log.compact()
         await log.compact(everything=True)
-        (run,) = log.standing.state.runs
+        (run,) = log.state_handle.state.runs
         found = await rows_read(log.scan(Keys.all()))
 
     assert [part.rows for part in run.parts] == [115, 115, 90]

@@ -85,9 +85,9 @@ async def test_a_window_that_no_run_has_is_told(log: KeyedLog) -> None:
 
     No decision makes such a state, so the test commits it directly.
     """
-    run = log.standing.state.runs[-1]
+    run = log.state_handle.state.runs[-1]
     later = replace(run, id="later", lower=run.upper + 5, upper=run.upper + 9, parts=())
-    await log.standing.machine.commit(
+    await log.state_handle.machine.commit(
         lambda _: Decision(True, KeyedDiff(added=(later,), compacted=later.upper))
     )
 

@@ -32,7 +32,7 @@ async def test_a_segment_is_not_as_old_as_the_records_of_the_one_before() -> Non
     It would otherwise be sealed at once.
     """
     log = await _log(HOUR_US)
-    now_us = wall_us(log.standing.clock)
+    now_us = wall_us(log.state_handle.clock)
     await log.append([(b"k", b"old")], timestamp_us=now_us - 2 * HOUR_US)
     await log.seal()
     await log.append([(b"k", b"new")], timestamp_us=now_us)
@@ -55,7 +55,7 @@ async def test_a_segment_that_was_sealed_is_compacted_before_another_is(
             await log.append([(b"k", left.pop())], timestamp_us=1)
         await real()
 
-    real = log.standing.refresh
+    real = log.state_handle.refresh
     for name in ("decide_sealed", "decide_compacted"):
         decide = getattr(transition, name)
 
@@ -67,7 +67,7 @@ async def test_a_segment_that_was_sealed_is_compacted_before_another_is(
             return _decide(*args, **kw)
 
         monkeypatch.setattr(compactor, name, noted)
-    monkeypatch.setattr(type(log.standing), "refresh", lambda _: refresh())
+    monkeypatch.setattr(type(log.state_handle), "refresh", lambda _: refresh())
     await log.compact()
     assert done[:4] == ["decide_sealed", "decide_compacted"] * 2
     monkeypatch.undo()
@@ -80,14 +80,14 @@ async def test_young_records_stay_though_a_clock_that_is_behind_sealed_them() ->
     Future times, as a user may give them, do not keep a segment forever.
     """
     log = await _log(HOUR_US)
-    now_us = wall_us(log.standing.clock)
+    now_us = wall_us(log.state_handle.clock)
     seal = partial(decide_sealed, at_us=now_us - 10 * HOUR_US)
     for time_us in (now_us - 60_000_000, now_us - 3 * HOUR_US, now_us + 9 * HOUR_US):
         first = await log.append([(b"k", b"v")] * 3, timestamp_us=time_us)
-        assert await log.standing.machine.commit(partial(seal, limit=first + 3))
+        assert await log.state_handle.machine.commit(partial(seal, limit=first + 3))
     await log.compact()
     by_age = Retention(age_us=HOUR_US)
-    state = log.standing.state
+    state = log.state_handle.state
     assert retired_by(state, by_age, now_us=now_us) == 10
     assert retired_by(_without_last(state, 2), by_age, now_us=now_us) == 1
     assert retired_by(_without_last(state, 2), by_age, now_us=now_us + HOUR_US) == 4

@@ -68,7 +68,7 @@ async def test_a_merge_of_records_that_compress_well_holds_no_more_than_is_sorte
     """The merge reads a range of keys in several tables if it is larger than estimated."""
     monkeypatch.setattr(merge, "RANGE_BYTES", AT_ONCE)
     log = await _filled(40)
-    state: Any = log.standing.state
+    state: Any = log.state_handle.state
     with monkeypatch.context() as patched:
         patched.setattr(plan, "FAN_IN", 1_000)
         patched.setattr(plan, "LOOSE_MAX", 1)
@@ -77,9 +77,9 @@ async def test_a_merge_of_records_that_compress_well_holds_no_more_than_is_sorte
                 [(b"k%d" % at, VALUE) for at in range(KEYS)] + [(b"n%d" % number, b"")]
             )
             await log.compact()
-    state = log.standing.state
+    state = log.state_handle.state
     assert len(state.runs) >= 5
-    found = merge.merged_records(log.standing.parts, log.standing.clock, state.runs)
+    found = merge.merged_records(log.state_handle.parts, log.state_handle.clock, state.runs)
     tables = [table async for table in found]
     assert max(table.nbytes for table in tables) <= 5 * AT_ONCE
     together = pa.concat_tables(tables).select(["key", "sequence"]).to_pylist()
@@ -100,7 +100,7 @@ async def test_a_scan_of_large_values_gives_no_more_at_once_than_some_row_groups
     monkeypatch.setattr(part_file, "GROUP_BYTES", 4 * len(VALUE))
     log = await _filled(140)
     await log.compact(everything=True)
-    (run,) = log.standing.state.runs
+    (run,) = log.state_handle.state.runs
     assert len(run.parts) == 1
     scans = (
         log.scan(b"k1", newest_first=newest_first),

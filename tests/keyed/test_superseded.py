@@ -152,7 +152,7 @@ async def test_a_read_beside_a_look_leaves_no_gap() -> None:
     with pytest.raises(LocationError):
         await old.refresh()
     disk.before = None
-    view = old.standing.view()
+    view = old.state_handle.view()
     found = [
         row
         for one in view.sources
@@ -179,13 +179,16 @@ async def test_of_a_fragment_known_in_part_the_rest_is_read_once(newest_first: b
     await writer.append([(KEY, b"1")])
     await asyncio.gather(*(writer.append([(KEY, b"%d" % n)]) for n in (2, 3)))
     records = await writer.scan(KEY, 0, 3).to_arrow()
-    reader.standing.tail.add(LoosePiece(start=1, limit=3, records=records))
+    reader.state_handle.tail.add(LoosePiece(start=1, limit=3, records=records))
 
     await reader.refresh()
     found = await _values(reader.scan(KEY, newest_first=newest_first))
     assert sorted(found) == [b"1", b"2", b"3"]
     assert await reader.count(KEY) == 3
-    assert [len(piece.records) for piece in reader.standing.tail.pieces if piece.records] == [2, 1]
+    assert [len(piece.records) for piece in reader.state_handle.tail.pieces if piece.records] == [
+        2,
+        1,
+    ]
     await writer.close()
 
 

@@ -73,7 +73,7 @@ MODULES: Final[dict[str, tuple[Twin, ...]]] = {
         Twin(
             "tidelog.keyed.logs.KeyedLogs",
             "The keyed logs of a location.",
-            internal=names("standing has"),
+            internal=names("state_handle has"),
         ),
         Twin(
             "tidelog.keyed.port.KeyedScan",

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from kit.golden_location import MOMENT_US, GoldenClock, write
 from tidelog.errors import LocationError
-from tidelog.keyed.format.mark import encode_mark
+from tidelog.keyed.format.marker import encode_mark
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.maintenance.forks import Forks

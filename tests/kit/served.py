@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from kit.keyed_model import MemoryLake
 from tidelog.keyed.port import KeyedReads, KeyedWrites
 from tidelog.server.app import ServerState, make_app
-from tidelog.server.keyed_room import rooms_of
+from tidelog.server.keyed_router import routers_of
 from tidelog.server.serving import AppServer, ServerTls, make_server, serve
 
 T = TypeVar("T")
@@ -31,8 +31,8 @@ def keyed_app(
     is_read_only: bool = False,
 ) -> Starlette:
     """Return the app of ``tidelog serve`` for any place of keyed logs."""
-    rooms = rooms_of(place.keyed, state, log=log, is_read_only=is_read_only)
-    return make_app(rooms, version="1", state=state)
+    routers = routers_of(place.keyed, state, log=log, is_read_only=is_read_only)
+    return make_app(routers, version="1", state=state)
 
 
 class Remembering:

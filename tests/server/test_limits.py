@@ -18,8 +18,8 @@ from tidelog.errors import UsageError
 from tidelog.http.api.failures import TooMany, Unauthorized
 from tidelog.http.api.messages import AppendRequest
 from tidelog.server.app import ServerState
-from tidelog.server.asking import decode_json
 from tidelog.server.limits import Allowance, ServerLimits
+from tidelog.server.request import decode_json
 from tidelog.server.tokens import Tokens, load_tokens, parse_tokens
 
 T = TypeVar("T")

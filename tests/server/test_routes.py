@@ -16,8 +16,8 @@ from tidelog.http.api import messages
 from tidelog.http.api.keys import Base64
 from tidelog.http.api.protobuf_wire import decode_message, encode_message
 from tidelog.keyed.values import Retention
-from tidelog.server.answering import encoded
-from tidelog.server.rooms import Plain
+from tidelog.server.response import encoded
+from tidelog.server.routers import Plain
 
 PROTOBUF = {"content-type": "application/protobuf", "accept": "application/protobuf"}
 

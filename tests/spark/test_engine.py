@@ -17,8 +17,8 @@ from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.ingest.compute import Job
 from tidelog.collection.ingest.engine import Computed
 from tidelog.collection.source.binding import AddressRange
-from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource, SurveyResult
+from tidelog.collection.source.survey_result import SurveyJob
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.clock import SystemClock
 from tidelog.errors import GoneError, LocationError, SourceRewritten, UsageError

@@ -12,7 +12,7 @@ from tidelog.spark.scan import Scan
 from tidelog.store.memory import MemoryStore
 from tidelog.store.wrappers.cached import Cached
 from tidelog.store.wrappers.hedged import Hedged
-from tidelog.store.wrapping import NOTHING_TOLD, Wrapping, dress
+from tidelog.store.wrapping import NOTHING_TOLD, Wrapping, wrap
 
 URL = "s3://bucket/lake?endpoint=http://127.0.0.1:9&region=us-east-1"
 CLOCK = SystemClock()
@@ -47,6 +47,6 @@ def test_the_store_is_kept_until_it_fails() -> None:
 
 def test_without_a_word_a_store_stays_bare() -> None:
     """A store without URL options stays bare, since local storage needs no cache."""
-    bare = dress(MemoryStore(), NOTHING_TOLD, clock=CLOCK)
+    bare = wrap(MemoryStore(), NOTHING_TOLD, clock=CLOCK)
 
     assert choose_layer(bare, [SHARED], Wrapping()) is bare.meter

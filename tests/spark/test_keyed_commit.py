@@ -265,8 +265,8 @@ async def test_what_was_swept_is_told_and_nothing_is_appended() -> None:
         await commit_batch(logs_on(store), "log", given, (QUERY, 1))
 
     assert len(await values_of(store)) == 5
-    assert not await is_committed(await logs_on(store).standing("log"), QUERY, 1)
-    assert await is_committed(await logs_on(store).standing("log"), QUERY, 0)
+    assert not await is_committed(await logs_on(store).state_handle("log"), QUERY, 1)
+    assert await is_committed(await logs_on(store).state_handle("log"), QUERY, 0)
 
 
 async def test_a_batch_that_is_too_large_is_refused_before_anything(

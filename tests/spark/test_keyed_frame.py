@@ -54,11 +54,11 @@ def test_a_frame_is_what_a_scan_gives(
         ({"keys": Keys.one(b"k3"), "start": 777}, lambda row: row[0] == b"k3" and row[1] >= 777),
     ]
     with tidelog.connect(str(lake)) as location, location.keyed.reader("orders") as log:
-        standing = log._inner.standing
+        state_handle = log._inner.state_handle
         portal: Portal = log._portal
         for asked, wanted in cases:
             query = KeyedQuery(**{"keys": Keys.all(), **asked})
-            found = portal.run(keyed_view(spark, standing, query, native=native))
+            found = portal.run(keyed_view(spark, state_handle, query, native=native))
             assert rows_in(found.frame.toArrow()) == [row for row in everything if wanted(row)]
             assert found.next_sequence == min(asked.get("limit", 1_001), 1_001)
 
@@ -167,14 +167,14 @@ def test_damage_is_told_and_never_read(spark: SparkSession, tmp_path: Path) -> N
     whole = path.read_bytes()
     at = len(whole) // 4
     with tidelog.connect(str(tmp_path)) as location, location.keyed.reader("log") as log:
-        standing, portal = log._inner.standing, log._portal
+        state_handle, portal = log._inner.state_handle, log._portal
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
         for native in (True, False):
-            view = portal.run(keyed_view(spark, standing, EVERYTHING, native=native))
+            view = portal.run(keyed_view(spark, state_handle, EVERYTHING, native=native))
             told = "CRC checksum verification failed" if native else "TIDELOG_CORRUPTION_ERROR"
             with pytest.raises(Exception, match=told):
                 view.frame.toArrow()
-        view = portal.run(keyed_view(spark, standing, EVERYTHING, native=False))
+        view = portal.run(keyed_view(spark, state_handle, EVERYTHING, native=False))
         path.unlink()
         with pytest.raises(PySparkException, match="names a missing object: restore it"):
             view.frame.toArrow()
@@ -184,7 +184,7 @@ def test_what_was_planned_too_long_ago_is_told(spark: SparkSession, tmp_path: Pa
     """A plan whose parts were compacted and deleted since is overtaken, not damaged."""
     make_keyed(tmp_path, "log", compacted=1, loose=2)
     with tidelog.connect(str(tmp_path)) as location, location.keyed.reader("log") as log:
-        view = log._portal.run(keyed_view(spark, log._inner.standing, EVERYTHING, native=False))
+        view = log._portal.run(keyed_view(spark, log._inner.state_handle, EVERYTHING, native=False))
         compact_and_collect(tmp_path, "log")
         append_keyed(tmp_path, "log", first=600)
         compact_and_collect(tmp_path, "log")

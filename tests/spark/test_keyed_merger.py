@@ -20,7 +20,7 @@ from tidelog.spark.keyed.merger import SparkRunMerger
 
 def compacted(log: Any, spark: SparkSession, *, task_bytes: int) -> int:
     by_tasks = SparkRunMerger(spark, least_bytes=0, task_bytes=task_bytes)
-    work = Compactor(standing=log._inner.standing, merger=by_tasks)
+    work = Compactor(state_handle=log._inner.state_handle, merger=by_tasks)
     found: int = log._portal.run(work.compact(everything=True))
     return found
 
@@ -34,8 +34,8 @@ def make_runs(lake: Path) -> None:
         append_keyed(lake, "log", first=200 * n)
 
         def work(log: Any) -> None:
-            compactor = Compactor(standing=log._inner.standing)
-            log._portal.run(log._inner.standing.refresh())
+            compactor = Compactor(state_handle=log._inner.state_handle)
+            log._portal.run(log._inner.state_handle.refresh())
             log._portal.run(compactor._compact_loose(True))
 
         on_keyed(lake, "log", work)
@@ -44,7 +44,7 @@ def make_runs(lake: Path) -> None:
 def runs_of(lake: Path) -> Any:
     def work(log: Any) -> Any:
         log.refresh()
-        return log._inner.standing.state.runs
+        return log._inner.state_handle.state.runs
 
     return on_keyed(lake, "log", work)
 

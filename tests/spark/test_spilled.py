@@ -11,7 +11,7 @@ import pytest
 
 from kit.clocks import SwiftClock
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA
-from tidelog.collection.source.kept import DecodedPiece, PieceProof
+from tidelog.collection.source.decoded_cache import DecodedPiece, PieceProof
 from tidelog.spark.spilled import RowsOnDisk
 
 

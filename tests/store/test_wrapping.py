@@ -24,12 +24,12 @@ from tidelog.store.wrappers.metered import Metered, usage_of
 from tidelog.store.wrapping import (
     NOTHING_TOLD,
     Wrapping,
-    dress,
     is_part,
-    open_dressed,
+    open_wrapped,
     split_wrapping,
     told_wrapping,
     with_wrapping,
+    wrap,
 )
 from tidelog.wal.log import Log
 
@@ -80,7 +80,7 @@ def test_options_leave_the_place_as_it_is(url: str, place: str, told: Wrapping) 
 def test_what_cannot_be_is_refused_before_anything_is_asked(url: str, sentence: str) -> None:
     """A wrong option is refused before any request, with the accepted values."""
     with pytest.raises(UsageError, match=sentence):
-        open_dressed(url, clock=CLOCK)
+        open_wrapped(url, clock=CLOCK)
 
 
 async def test_arguments_and_the_environment_are_refused_too(
@@ -116,13 +116,13 @@ def test_the_order_is_cached_hedged_metered() -> None:
 
     The meter sees the sent requests, and consensus sees no copies.
     """
-    found = dress(MemoryStore(), Wrapping(cache="1MiB", hedge=True), clock=CLOCK)
+    found = wrap(MemoryStore(), Wrapping(cache="1MiB", hedge=True), clock=CLOCK)
 
     assert isinstance(found.whole, Cached)
     assert isinstance(found.fresh, Hedged)
     assert isinstance(found.meter, Metered)
     assert usage_of(found.whole) is found.meter.usage()
-    bare = dress(MemoryStore(), Wrapping(cache="off", hedge=False), clock=CLOCK)
+    bare = wrap(MemoryStore(), Wrapping(cache="off", hedge=False), clock=CLOCK)
     assert bare.whole is bare.fresh is bare.meter
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tidelog.collection.ingest.compute import Job
     from tidelog.collection.ingest.engine import Computed
     from tidelog.collection.source.binding import AddressRange
-    from tidelog.collection.source.look import SurveyJob
     from tidelog.collection.source.port import RawSource, SurveyResult
+    from tidelog.collection.source.survey_result import SurveyJob
     from tidelog.location import Location
     from tidelog.persist.handle.shard import Shard
     from tidelog.persist.maintenance.merger import MergedParts, Merger

@@ -188,7 +188,7 @@ async def _serve(
     from tidelog import __version__
     from tidelog.location import open_location
     from tidelog.server.app import make_app
-    from tidelog.server.keyed_room import rooms_of
+    from tidelog.server.keyed_router import routers_of
     from tidelog.server.serving import make_server
     from tidelog.server.serving import serve as serve_app
 
@@ -200,14 +200,14 @@ async def _serve(
             f"no keyed log named {options.log!r}: create it first (tidelog keyed create "
             f"{options.log})"
         )
-    rooms = rooms_of(
+    routers = routers_of(
         place.keyed,
         state,
         log=options.log,
         is_read_only=options.read_only,
         visibility=options.visibility,
     )
-    app = make_app(rooms, version=__version__, state=state)
+    app = make_app(routers, version=__version__, state=state)
     scheme = "http" if tls is None else "https"
 
     def told(host: str, port: int) -> None:

@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tidelog.consensus import box as boxes
-from tidelog.consensus.box import EMPTY, Box, Spill
+from tidelog.consensus import object_consensus as objects
+from tidelog.consensus.object_consensus import EMPTY, ConsensusObject, Spill
 from tidelog.consensus.port import Versioned, check_seqno, check_truncation
 from tidelog.core.clock import Clock, backoff_us
 from tidelog.core.ids import SeqNo
@@ -36,9 +36,9 @@ ROOT = "consensus"
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A box as last read or written, and its e_tag (None: the object does not exist)."""
+    """An object as last read or written, and its e_tag (None: the object does not exist)."""
 
-    box: Box
+    contents: ConsensusObject
     e_tag: str | None
 
 
@@ -46,33 +46,33 @@ class _Held:
 class StoreConsensus:
     """Consensus in objects; ``attempts`` is the number of tries of a call before it fails.
 
-    Boxes are stored below ``root``, and spills below ``root`` + "-spill".
+    Objects are stored below ``root``, and spills below ``root`` + "-spill".
     """
 
     store: Store
     clock: Clock
     root: str = ROOT
     attempts: int = 20
-    _spilled: dict[str, tuple[boxes.BoxEntry, ...]] = field(default_factory=dict)
+    _spilled: dict[str, tuple[objects.ConsensusEntry, ...]] = field(default_factory=dict)
     _held: dict[str, _Held] = field(default_factory=dict)
 
     async def head(self, key: str) -> Versioned | None:
         held = await self._refresh(key)
-        if not held.box.records:
+        if not held.contents.records:
             return None
-        newest = held.box.records[-1]
+        newest = held.contents.records[-1]
         return Versioned(SeqNo(newest.seqno), newest.data)
 
     async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
         check_seqno(seqno)
         write_id = self.clock.unique()
         held = self._held.get(key)
-        if held is None or held.box.head_seqno < seqno - 1:
+        if held is None or held.contents.head_seqno < seqno - 1:
             held = await self._refresh(key)
         sent = unsure = False
         for attempt in range(self.attempts):
-            if held.box.head_seqno != seqno - 1:
-                return sent and await self._is_ours(key, held.box, seqno, write_id)
+            if held.contents.head_seqno != seqno - 1:
+                return sent and await self._is_ours(key, held.contents, seqno, write_id)
             try:
                 # After the first request, only the object can show whether the record was written.
                 sent = True
@@ -86,7 +86,7 @@ class StoreConsensus:
                     error.outcome = Outcome.UNKNOWN if unsure else Outcome.NOT_APPLIED
                     raise
             held = await self._read_back(key)
-            if held.box.head_seqno == seqno - 1:
+            if held.contents.head_seqno == seqno - 1:
                 await self.clock.sleep(backoff_us(attempt, self.clock))
         raise LocationError(
             f"gave up after {self.attempts} tries: the store failed, or other processes kept "
@@ -99,16 +99,16 @@ class StoreConsensus:
         for _ in range(self.attempts):
             held = await self._refresh(key)
             try:
-                older = await self._load_spills(held.box, start)
+                older = await self._load_spills(held.contents, start)
             except ObjectNotFound as error:
-                # A truncation deleted the spill after we read the box that names it, or the spill
-                # is lost. If the box is unchanged, it is lost.
+                # A truncation deleted the spill after we read the object that names it, or the
+                # spill is lost. If the object is unchanged, it is lost.
                 if await self._refresh(key) is held:
                     raise CorruptionError(
                         "spilled consensus records are missing: restore them", key=key
                     ) from error
                 continue
-            entries = [*older, *held.box.records]
+            entries = [*older, *held.contents.records]
             found = [Versioned(SeqNo(e.seqno), e.data) for e in entries if e.seqno >= start]
             return found[:limit]
         raise LocationError(
@@ -122,13 +122,15 @@ class StoreConsensus:
         first: int | None = None
         for attempt in range(self.attempts):
             held = await self._refresh(key)
-            box = held.box
-            check_truncation(before, Versioned(SeqNo(box.head_seqno), b"") if box.records else None)
-            first = box.first_seqno if first is None else first
-            kept = boxes.truncate_records(box, before, stamp=stamp)
-            dropped = [s.path for s in box.spills if s not in kept.spills]
-            if kept.spills == box.spills and kept.records == box.records:
-                return max(0, box.first_seqno - first)
+            contents = held.contents
+            check_truncation(
+                before, Versioned(SeqNo(contents.head_seqno), b"") if contents.records else None
+            )
+            first = contents.first_seqno if first is None else first
+            kept = objects.truncate_records(contents, before, stamp=stamp)
+            dropped = [s.path for s in contents.spills if s not in kept.spills]
+            if kept.spills == contents.spills and kept.records == contents.records:
+                return max(0, contents.first_seqno - first)
             try:
                 await self._replace(key, held, kept)
             except ContentionError:
@@ -139,7 +141,7 @@ class StoreConsensus:
                     raise
                 await self.clock.sleep(backoff_us(attempt, self.clock))
                 continue
-            # The replacement landed: no box names these spills, and no later box can.
+            # The replacement landed: no object names these spills, and no later object can.
             await self.store.delete(dropped)
             return kept.first_seqno - first
         raise LocationError(
@@ -149,21 +151,21 @@ class StoreConsensus:
         )
 
     async def sweep(self, key: str) -> int:
-        """Delete the spills that no box names or can name; see `Consensus.sweep`.
+        """Delete the spills that no object names or can name; see `Consensus.sweep`.
 
         A killed truncation leaves such spills, and so does an append that lost its race. An append
-        under way can land only if the box is unchanged. Its spill then begins with the box's first
-        record, so a spill that begins earlier is dead. The folder is listed first: a box that is
-        read later names each listed spill that landed.
+        under way can land only if the object is unchanged. Its spill then begins with the object's
+        first record, so a spill that begins earlier is dead. The folder is listed first: an object
+        that is read later names each listed spill that landed.
         """
         folder = f"{self.root}-spill/{key}/"
         listed = [entry.key async for entry in self.store.list(folder)]
         if not listed:
             return 0
-        box = (await self._refresh(key)).box
-        named = {spill.path for spill in box.spills}
-        begins = {path: boxes.spill_seqno(path.removeprefix(folder)) for path in listed}
-        oldest = box.records[0].seqno if box.records else 0
+        contents = (await self._refresh(key)).contents
+        named = {spill.path for spill in contents.spills}
+        begins = {path: objects.spill_seqno(path.removeprefix(folder)) for path in listed}
+        oldest = contents.records[0].seqno if contents.records else 0
         dead = [
             path
             for path, first in begins.items()
@@ -181,39 +183,41 @@ class StoreConsensus:
         """Do nothing: records in the store are lost only together with the location."""
 
     async def adopt(self, key: str, records: Sequence[Versioned]) -> None:
-        box = EMPTY
+        contents = EMPTY
         for one in records:
-            box = boxes.adopt_record(box, one.seqno, one.data, write_id=self.clock.unique())
-            box = await self._without_older(key, box)
+            contents = objects.adopt_record(
+                contents, one.seqno, one.data, write_id=self.clock.unique()
+            )
+            contents = await self._without_older(key, contents)
         with suppress(ObjectExists):
-            await self.store.put(self._path(key), boxes.encode_box(box), if_absent=True)
+            await self.store.put(self._path(key), objects.encode_object(contents), if_absent=True)
         self._held.pop(key, None)
 
-    async def _without_older(self, key: str, box: Box) -> Box:
-        """Return the box; if it is too large, first move its older records to a spill."""
-        moved = boxes.plan_spill(box)
+    async def _without_older(self, key: str, contents: ConsensusObject) -> ConsensusObject:
+        """Return the object; if it is too large, first move its older records to a spill."""
+        moved = objects.plan_spill(contents)
         if not moved:
-            return box
+            return contents
         # The name derives from the write id, so a second try writes the same object.
-        path = boxes.spill_path(f"{self.root}-spill/{key}", moved[0].seqno, box.stamp)
-        await self.store.put(path, boxes.encode_spill(moved))
-        return boxes.spill_records(box, Spill(path, moved[0].seqno, moved[-1].seqno))
+        path = objects.spill_path(f"{self.root}-spill/{key}", moved[0].seqno, contents.stamp)
+        await self.store.put(path, objects.encode_spill(moved))
+        return objects.spill_records(contents, Spill(path, moved[0].seqno, moved[-1].seqno))
 
     def _path(self, key: str) -> str:
         return f"{self.root}/{key}"
 
     async def _append(self, key: str, held: _Held, data: bytes, *, write_id: str) -> None:
-        box = boxes.append_record(held.box, data, write_id=write_id)
-        box = await self._without_older(key, box)
-        await self._replace(key, held, box)
+        contents = objects.append_record(held.contents, data, write_id=write_id)
+        contents = await self._without_older(key, contents)
+        await self._replace(key, held, contents)
 
-    async def _replace(self, key: str, held: _Held, box: Box) -> None:
-        body = boxes.encode_box(box)
+    async def _replace(self, key: str, held: _Held, contents: ConsensusObject) -> None:
+        body = objects.encode_object(contents)
         if held.e_tag is None:
             e_tag = await self.store.put(self._path(key), body, if_absent=True)
         else:
             e_tag = await self.store.put(self._path(key), body, if_match=held.e_tag)
-        self._held[key] = _Held(box, e_tag)
+        self._held[key] = _Held(contents, e_tag)
 
     async def _refresh(self, key: str) -> _Held:
         held = self._held.get(key)
@@ -231,24 +235,24 @@ class StoreConsensus:
                     "a consensus object was deleted during its use: restore it", key=key
                 ) from None
             return _Held(EMPTY, None)
-        box = boxes.decode_box(found.data, key=key)
-        # Compare with the box known before this request was sent: a concurrent call of this process
-        # may have stored a newer box since.
-        if held is not None and not boxes.follows(box, held.box):
+        contents = objects.decode_object(found.data, key=key)
+        # Compare with the object known before this request was sent: a concurrent call of this
+        # process may have stored a newer object since.
+        if held is not None and not objects.follows(contents, held.contents):
             raise CorruptionError(
                 "a consensus object was set back to an older state during its use: restore the "
                 f"newest version of {self._path(key)} before any write",
-                seqno=box.head_seqno,
-                known=held.box.head_seqno,
+                seqno=contents.head_seqno,
+                known=held.contents.head_seqno,
             )
-        held = _Held(box, found.e_tag)
+        held = _Held(contents, found.e_tag)
         self._held[key] = held
         return held
 
     async def _read_back(self, key: str) -> _Held:
-        """Read the box after a put whose outcome is open; if this fails, the outcome stays UNKNOWN.
+        """Read the object after a put of unknown outcome; if this fails, the outcome stays UNKNOWN.
 
-        Without delay: the box names only the newest writes, and other writers may push ours out.
+        Without delay: the object names only the newest writes, and other writers may push ours out.
         """
         for again in range(self.attempts):
             try:
@@ -264,14 +268,16 @@ class StoreConsensus:
             key=key,
         )
 
-    async def _is_ours(self, key: str, box: Box, seqno: SeqNo, write_id: str) -> bool:
+    async def _is_ours(
+        self, key: str, contents: ConsensusObject, seqno: SeqNo, write_id: str
+    ) -> bool:
         """Return True if record ``seqno`` is the one of this call."""
-        writer = box.wrote(seqno)
+        writer = contents.wrote(seqno)
         if writer is None:
             try:
-                older = await self._load_spills(box, seqno)
+                older = await self._load_spills(contents, seqno)
             except ObjectNotFound:
-                older = []  # Truncated after the box was read.
+                older = []  # Truncated after the object was read.
             except LocationError as error:
                 # The error's own outcome is that of the read alone.
                 error.outcome = Outcome.UNKNOWN
@@ -283,15 +289,17 @@ class StoreConsensus:
             )
         return writer == write_id
 
-    async def _load_spills(self, box: Box, start: SeqNo) -> list[boxes.BoxEntry]:
-        wanted = [spill.path for spill in box.spills if spill.last >= start]
-        found: list[boxes.BoxEntry] = []
+    async def _load_spills(
+        self, contents: ConsensusObject, start: SeqNo
+    ) -> list[objects.ConsensusEntry]:
+        wanted = [spill.path for spill in contents.spills if spill.last >= start]
+        found: list[objects.ConsensusEntry] = []
         for path in wanted:
             # Keep the spills that an earlier try has read. Otherwise a failing network could
             # prevent a long history from ever being read completely.
             entries = self._spilled.get(path)
             if entries is None:
-                entries = boxes.decode_spill((await self.store.get(path)).data, path=path)
+                entries = objects.decode_spill((await self.store.get(path)).data, path=path)
                 self._spilled[path] = entries
             found.extend(entries)
         # All are read. A concurrent call may keep other spills here, or may have removed these.

@@ -150,26 +150,26 @@ class KeyedLog(KeyedReader, KeyedWrites):
     async def durable_sequence(self) -> int:
         if not self._wrote:
             return (await self._look_now(False)).next
-        return max(self.wal.durable_position(), self.standing.tail.next)
+        return max(self.wal.durable_position(), self.state_handle.tail.next)
 
     def on_durable(self, told: Callable[[int], None]) -> Callable[[], None]:
         return self.wal.on_durable(told)
 
     async def seal(self) -> Segment | None:
         self._check_open()
-        standing = self.standing
+        state_handle = self.state_handle
         for attempt in range(TRIES):
             await self._pending.flush()
-            await standing.refresh()
-            limit, now_us = standing.tail.next, wall_us(standing.clock)
-            if limit <= standing.state.active_start:
+            await state_handle.refresh()
+            limit, now_us = state_handle.tail.next, wall_us(state_handle.clock)
+            if limit <= state_handle.state.active_start:
                 return None
-            sealed = await standing.machine.commit(
+            sealed = await state_handle.machine.commit(
                 partial(decide_sealed, limit=limit, at_us=now_us)
             )
             if sealed is not None:
                 return sealed
-            await standing.clock.sleep(backoff_us(attempt, standing.clock))
+            await state_handle.clock.sleep(backoff_us(attempt, state_handle.clock))
         raise ContentionError(
             f"gave up after {TRIES} tries: other processes kept sealing or compacting first; try "
             "again"
@@ -184,32 +184,36 @@ class KeyedLog(KeyedReader, KeyedWrites):
         merger = self.merger
         if spark is not None:
             merger = spark_keyed_room("merger").SparkRunMerger(spark)
-        return await Compactor(standing=self.standing, merger=merger).compact(everything=everything)
+        return await Compactor(state_handle=self.state_handle, merger=merger).compact(
+            everything=everything
+        )
 
     async def retire(self, retention: Retention | None = None) -> int:
         check_settings(None, retention)
         self._check_open()
-        await self.standing.refresh()
-        kept = retention or self.standing.state.retention
+        await self.state_handle.refresh()
+        kept = retention or self.state_handle.state.retention
         if not kept.is_set:
             return 0
-        if any(seal.limit > self.standing.state.compacted for seal in self.standing.state.seals):
+        if any(
+            seal.limit > self.state_handle.state.compacted for seal in self.state_handle.state.seals
+        ):
             await self.compact()
-        now_us = wall_us(self.standing.clock)
+        now_us = wall_us(self.state_handle.clock)
 
         def decide(state: KeyedState) -> Decision[KeyedDiff, int]:
             # Use the settings of that moment: another process may just have extended the retention.
             by = retention or state.retention
             return decide_retired(state, retired_by(state, by, now_us=now_us))
 
-        return await self.standing.machine.commit(decide)
+        return await self.state_handle.machine.commit(decide)
 
     async def configure(
         self, *, sealing: Sealing | None = None, retention: Retention | None = None
     ) -> None:
         check_settings(sealing, retention)
         self._check_open()
-        await self.standing.machine.commit(
+        await self.state_handle.machine.commit(
             lambda state: decide_configured(state, sealing=sealing, retention=retention)
         )
 
@@ -218,7 +222,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
         check_whole(after_us, "after_us")
         self._check_open()
         collector = KeyedCollector(
-            standing=self.standing, wal=self.wal, writer=self.wal.writer, after_us=after_us
+            state_handle=self.state_handle, wal=self.wal, writer=self.wal.writer, after_us=after_us
         )
         return await collector.collect()
 
@@ -229,31 +233,31 @@ class KeyedLog(KeyedReader, KeyedWrites):
             NoSuchLog: the log is gone. LocationError: the store failed.
         """
         self._check_open()
-        return await scrub_keyed(self.standing, self.wal)
+        return await scrub_keyed(self.state_handle, self.wal)
 
     async def create_checkpoint(self, name: str) -> CheckpointInfo:
         check_name(name, of="name of a checkpoint")
         self._check_open()
-        standing = self.standing
+        state_handle = self.state_handle
         await self._pending.flush()
-        await standing.refresh()
-        limit = standing.tail.next
+        await state_handle.refresh()
+        limit = state_handle.tail.next
         for attempt in range(TRIES):
-            now_us = wall_us(standing.clock)
-            made = await standing.machine.commit(
+            now_us = wall_us(state_handle.clock)
+            made = await state_handle.machine.commit(
                 partial(decide_checkpoint, name=name, next_sequence=limit, at_us=now_us)
             )
             if made is not None:
                 return checkpoint_info(name, made)
             await self.compact(everything=True)
-            await standing.clock.sleep(backoff_us(attempt, standing.clock))
+            await state_handle.clock.sleep(backoff_us(attempt, state_handle.clock))
         raise ContentionError(
             f"gave up after {TRIES} tries: other processes kept compacting first; try again"
         )
 
     async def drop_checkpoint(self, name: str) -> None:
         self._check_open()
-        await self.standing.machine.commit(lambda state: decide_checkpoint_dropped(state, name))
+        await self.state_handle.machine.commit(lambda state: decide_checkpoint_dropped(state, name))
 
     async def close(self) -> None:
         slots = self.wal.slots()
@@ -282,7 +286,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
         _check(keys)
         if timeout_us is not None:
             check_whole(timeout_us, "timeout_us")
-        clock = self.standing.clock
+        clock = self.state_handle.clock
         time_us = wall_us(clock) if timestamp_us is None else timestamp_us
         until_us = None if timeout_us is None else clock.monotonic_us() + timeout_us
         attempt = 0
@@ -305,15 +309,16 @@ class KeyedLog(KeyedReader, KeyedWrites):
                 raise
         one = Ordered(placed, keys, values, time_us)
         if not self._wrote:
-            self.standing.tail.lag()  # Other processes may have appended before this first append.
+            # Other processes may have appended before this first append.
+            self.state_handle.tail.lag()
         self._wrote = True
         self._pending.add(one)
         return one
 
     def _settled(self, piece: LoosePiece) -> None:
         """Take a batch of records that has become durable."""
-        tail = self.standing.tail
-        self._heard_us = self.standing.clock.monotonic_us()
+        tail = self.state_handle.tail
+        self._heard_us = self.state_handle.clock.monotonic_us()
         tail.add(piece)
         self._feed.push(piece)
         self._loose += 1
@@ -336,7 +341,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
     def _failed(self, error: BaseException) -> None:
         """Stop trusting memory: another process may write, or a lost append may be stored."""
         self._wrote = False
-        self.standing.tail.lag()
+        self.state_handle.tail.lag()
 
     async def _maintain(self) -> int:
         """Compact and retire as due. An error is ignored, because a later call meets it again."""
@@ -352,26 +357,26 @@ class KeyedLog(KeyedReader, KeyedWrites):
     async def _look(self, fresh: bool) -> KeyedView:
         await self._refresh(fresh)
         if self.visibility == DURABLE:
-            return self.standing.view()
-        return self.standing.view(self._pending.pieces())
+            return self.state_handle.view()
+        return self.state_handle.view(self._pending.pieces())
 
     async def _stated(self) -> KeyedView:
         return await self._look(True)
 
     async def _look_now(self, fresh: bool) -> KeyedView:
         await self._refresh(fresh)
-        return self.standing.view()
+        return self.state_handle.view()
 
     async def _refresh(self, fresh: bool) -> None:
         self._check_open()
-        if fresh or not self._wrote or self.standing.tail.is_behind or self._is_quiet:
+        if fresh or not self._wrote or self.state_handle.tail.is_behind or self._is_quiet:
             await KeyedReader._refresh(self, fresh)
 
     @property
     def _is_quiet(self) -> bool:
         """True if nothing was heard of the log for so long that another process may write."""
-        since_us = self.standing.clock.monotonic_us() - self.quiet_us
-        known_us = max(self._heard_us, self.standing.refreshed_us or 0)
+        since_us = self.state_handle.clock.monotonic_us() - self.quiet_us
+        known_us = max(self._heard_us, self.state_handle.refreshed_us or 0)
         return known_us <= since_us
 
 

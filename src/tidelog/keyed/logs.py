@@ -25,7 +25,7 @@ from tidelog.errors import (
 )
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.maintenance.forks import Forks, is_kept_for_forks
-from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.read.state_handle import KeyedStateHandle
 from tidelog.keyed.reader import REFRESH_US, KeyedReader
 from tidelog.keyed.states.forking import decide_origin_left
 from tidelog.keyed.states.language import prefix_of
@@ -63,15 +63,15 @@ class KeyedLogs:
         Raises:
             UsageError: the name or the settings are invalid. NameTaken: the name is or was in use.
         """
-        standing = self._standing(name)
+        state_handle = self._state_handle(name)
         _check_free(name)
         check_settings(sealing, retention)
-        if not await standing.machine.commit(
+        if not await state_handle.machine.commit(
             lambda state: decide_made(state, sealing=sealing, retention=retention)
         ):
             told = (
                 "was dropped, and names are not reused"
-                if standing.state.is_dropped
+                if state_handle.state.is_dropped
                 else ("already exists")
             )
             raise NameTaken(f"a keyed log named {name!r} {told}: choose another name")
@@ -90,11 +90,11 @@ class KeyedLogs:
         Raises:
             UsageError: the name or the settings are invalid. NoSuchLog: no such log.
         """
-        standing = await self._living(name)
+        state_handle = await self._living(name)
         return KeyedLog(
             name=name,
-            standing=standing,
-            wal=await self._wal(standing, batching),
+            state_handle=state_handle,
+            wal=await self._wal(state_handle, batching),
             visibility=visibility,
             maintenance=maintenance,
         )
@@ -108,23 +108,23 @@ class KeyedLogs:
             NoSuchLog: no such log. NoSuchCheckpoint: it has no such checkpoint.
         """
         check_whole(refresh_us, "refresh_us")
-        standing = await self._living(name)
-        await self._wal(standing, None)
+        state_handle = await self._living(name)
+        await self._wal(state_handle, None)
         if checkpoint is not None:
-            standing.view_at(checkpoint)
+            state_handle.view_at(checkpoint)
         return KeyedReader(
-            name=name, standing=standing, refresh_us=refresh_us, at_checkpoint=checkpoint
+            name=name, state_handle=state_handle, refresh_us=refresh_us, at_checkpoint=checkpoint
         )
 
-    async def standing(self, name: str) -> KeyedStanding:
+    async def state_handle(self, name: str) -> KeyedStateHandle:
         """Return a handle of a keyed log's state; refresh it before use.
 
         Raises:
             UsageError: the name is invalid. NoSuchLog: no such log.
         """
-        standing = await self._living(name)
-        await self._wal(standing, None)
-        return standing
+        state_handle = await self._living(name)
+        await self._wal(state_handle, None)
+        return state_handle
 
     async def list(self) -> builtins.list[str]:
         """Return the names of all keyed logs, in order."""
@@ -139,7 +139,7 @@ class KeyedLogs:
         Raises:
             UsageError: the name is invalid.
         """
-        state = await self._standing(name).machine.refresh()
+        state = await self._state_handle(name).machine.refresh()
         return state.is_made and not state.is_dropped
 
     async def fork(self, source: str, name: str) -> KeyedLog:
@@ -149,7 +149,7 @@ class KeyedLogs:
             UsageError: the name is invalid. NameTaken: the name is or was in use. NoSuchLog: no
                 such source. ContentionError: the source kept changing.
         """
-        target = self._standing(name)
+        target = self._state_handle(name)
         _check_free(name)
         taken = NameTaken(f"a keyed log named {name!r} exists or existed: choose another name")
         if (await target.machine.refresh()).is_made:
@@ -179,32 +179,32 @@ class KeyedLogs:
         Raises:
             NoSuchLog: no such log. UsageError: forks read its stored objects.
         """
-        standing = self._standing(name)
-        if (await standing.machine.refresh()).is_dropped:
-            await self._clear(standing)
+        state_handle = self._state_handle(name)
+        if (await state_handle.machine.refresh()).is_dropped:
+            await self._clear(state_handle)
             return
-        standing = await self._living(name)
-        await Forks(source=standing, writer=self.writer).settle(gives_up=True)
-        await standing.machine.commit(decide_dropped)
-        await self._clear(standing)
+        state_handle = await self._living(name)
+        await Forks(source=state_handle, writer=self.writer).settle(gives_up=True)
+        await state_handle.machine.commit(decide_dropped)
+        await self._clear(state_handle)
 
-    async def _clear(self, standing: KeyedStanding) -> None:
+    async def _clear(self, state_handle: KeyedStateHandle) -> None:
         """Delete the remains of a dropped log, and release its hold on its fork source."""
-        await Forks(source=standing, writer=self.writer).settle(gives_up=True)
+        await Forks(source=state_handle, writer=self.writer).settle(gives_up=True)
         with suppress(NoSuchLog):
-            await destroy_log(standing.wal, clock=self.clock, writer=self.writer, grace_us=0)
-        await standing.machine.settle(after_us=0)
-        runs = f"{prefix_of(standing.name)}/run/"
+            await destroy_log(state_handle.wal, clock=self.clock, writer=self.writer, grace_us=0)
+        await state_handle.machine.settle(after_us=0)
+        runs = f"{prefix_of(state_handle.name)}/run/"
         left = [entry.key async for entry in self.store.list(runs)]
         if left:
             await self.store.delete(left)
-        if (origin := standing.state.origin) is not None:
-            await Forks(source=standing.beside(origin.log), writer=self.writer).settle()
-            await standing.machine.commit(decide_origin_left)
+        if (origin := state_handle.state.origin) is not None:
+            await Forks(source=state_handle.beside(origin.log), writer=self.writer).settle()
+            await state_handle.machine.commit(decide_origin_left)
 
-    def _standing(self, name: str) -> KeyedStanding:
+    def _state_handle(self, name: str) -> KeyedStateHandle:
         named_id(Named.KEYED, name)
-        return KeyedStanding(
+        return KeyedStateHandle(
             name=name,
             store=self.store,
             consensus=self.consensus,
@@ -212,9 +212,9 @@ class KeyedLogs:
             location_url=self.location_url,
         )
 
-    async def _living(self, name: str) -> KeyedStanding:
-        standing = self._standing(name)
-        state = await standing.machine.refresh()
+    async def _living(self, name: str) -> KeyedStateHandle:
+        state_handle = self._state_handle(name)
+        state = await state_handle.machine.refresh()
         try:
             check_living(state)
         except NoSuchLog as error:
@@ -229,14 +229,14 @@ class KeyedLogs:
                 f"the keyed log {name!r} {told}: 'tidelog keyed list' lists the logs, 'tidelog "
                 "keyed create' creates one"
             ) from error
-        return standing
+        return state_handle
 
-    async def _wal(self, standing: KeyedStanding, batching: Batching | None) -> SlotLog:
+    async def _wal(self, state_handle: KeyedStateHandle, batching: Batching | None) -> SlotLog:
         """Open the wal of a log; create it if the log's creator died before it did."""
         opened = partial(
             open_log,
-            standing.wal,
-            name=standing.wal_name,
+            state_handle.wal,
+            name=state_handle.wal_name,
             clock=self.clock,
             writer=self.writer,
             batching=batching,
@@ -244,11 +244,14 @@ class KeyedLogs:
         try:
             found = await opened()
         except NoSuchLog:
-            if standing.state.origin is not None or standing.state.compacted > 1:
+            if state_handle.state.origin is not None or state_handle.state.compacted > 1:
                 raise
             with suppress(NameTaken):
                 await create_log(
-                    standing.wal, name=standing.wal_name, clock=self.clock, writer=self.writer
+                    state_handle.wal,
+                    name=state_handle.wal_name,
+                    clock=self.clock,
+                    writer=self.writer,
                 )
             found = await opened()
         assert isinstance(found, SlotLog)

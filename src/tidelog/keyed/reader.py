@@ -20,7 +20,7 @@ from tidelog.keyed.read.by_spark import SparkView, spark_keyed_room
 from tidelog.keyed.read.feed import Following, KeyedFeed
 from tidelog.keyed.read.listing import merged_keys
 from tidelog.keyed.read.scanning import TRIES, ViewScan, with_views
-from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.read.state_handle import KeyedStateHandle
 from tidelog.keyed.read.view import KeyedView
 from tidelog.keyed.states.describing import checkpoint_infos, segments_of
 from tidelog.keyed.states.transition import check_readable
@@ -51,14 +51,14 @@ class KeyedReader(KeyedReads):
     """
 
     name: str
-    standing: KeyedStanding
+    state_handle: KeyedStateHandle
     refresh_us: int = REFRESH_US
     at_checkpoint: str | None = None
     _feed: KeyedFeed = field(init=False)
     _is_closed: bool = False
 
     def __post_init__(self) -> None:
-        self._feed = KeyedFeed(reader=self.standing.tail.reader, clock=self.standing.clock)
+        self._feed = KeyedFeed(reader=self.state_handle.tail.reader, clock=self.state_handle.clock)
 
     def __repr__(self) -> str:
         return f"<tidelog keyed log {self.name!r}>"
@@ -75,7 +75,7 @@ class KeyedReader(KeyedReads):
         query = KeyedQuery(
             keys=Keys.of(keys), start=start, limit=limit, rows=rows, newest_first=newest_first
         )
-        return ViewScan(look=self._look, query=query, clock=self.standing.clock)
+        return ViewScan(look=self._look, query=query, clock=self.state_handle.clock)
 
     def follow(self, keys: Keys | bytes | None = None, *, start: int | None = None) -> Following:
         if self.at_checkpoint is not None:
@@ -90,7 +90,7 @@ class KeyedReader(KeyedReads):
                 # fragments that follow, and the follower would never advance.
                 look=lambda _: self._look_now(True),
                 query=KeyedQuery(keys=wanted, start=reached),
-                clock=self.standing.clock,
+                clock=self.state_handle.clock,
             ),
             begin=self._durable_end,
             reached=start,
@@ -108,7 +108,7 @@ class KeyedReader(KeyedReads):
                     total += await one.count(key, start, _within(view, limit))
             return total
 
-        return await with_views(self._look, self.standing.clock, counted)
+        return await with_views(self._look, self.state_handle.clock, counted)
 
     async def count_approximate(
         self, key: bytes, start: int = 0, limit: int | None = None
@@ -126,7 +126,7 @@ class KeyedReader(KeyedReads):
             least, most = sum(b[0] for b in bounds), sum(b[1] for b in bounds)
             return Count(value=(least + most) // 2, least=least, most=most)
 
-        return await with_views(self._look, self.standing.clock, bounded)
+        return await with_views(self._look, self.state_handle.clock, bounded)
 
     async def keys(
         self,
@@ -184,7 +184,7 @@ class KeyedReader(KeyedReads):
                     return found
             return view.next
 
-        return await with_views(self._look, self.standing.clock, first)
+        return await with_views(self._look, self.state_handle.clock, first)
 
     async def next_sequence(self) -> int:
         return (await self._look(False)).next
@@ -207,7 +207,7 @@ class KeyedReader(KeyedReads):
             runs=len(state.runs),
             bytes=sum(run.bytes for run in state.runs),
             records_in_runs=sum(run.records for run in state.runs),
-            loose_fragments=len(self.standing.tail.pieces),
+            loose_fragments=len(self.state_handle.tail.pieces),
             sealing=state.sealing,
             retention=state.retention,
             checkpoints=tuple(checkpoint_infos(state)),
@@ -250,7 +250,7 @@ class KeyedReader(KeyedReads):
         wanted = Keys.all() if keys is None else Keys.of(keys)
         query = KeyedQuery(keys=wanted, start=start, limit=limit)
         found: SparkView = await spark_keyed_room("frame").keyed_view(
-            spark, self.standing, query, checkpoint=self.at_checkpoint
+            spark, self.state_handle, query, checkpoint=self.at_checkpoint
         )
         return found
 
@@ -266,18 +266,18 @@ class KeyedReader(KeyedReads):
         """Read the newest state; unless ``fresh``, reuse one younger than ``refresh_us``.
 
         Raises:
-            HandleError: this handle is closed. Otherwise see `KeyedStanding.refresh`.
+            HandleError: this handle is closed. Otherwise see `KeyedStateHandle.refresh`.
         """
         self._check_open()
-        since_us = None if fresh else self.standing.clock.monotonic_us() - self.refresh_us
-        await self.standing.refresh(unless_since_us=since_us)
+        since_us = None if fresh else self.state_handle.clock.monotonic_us() - self.refresh_us
+        await self.state_handle.refresh(unless_since_us=since_us)
 
     async def _look(self, fresh: bool) -> KeyedView:
         """Return the newest view; see `_refresh`."""
         await self._refresh(fresh)
         if self.at_checkpoint is not None:
-            return self.standing.view_at(self.at_checkpoint)
-        return self.standing.view()
+            return self.state_handle.view_at(self.at_checkpoint)
+        return self.state_handle.view()
 
     async def _stated(self) -> KeyedView:
         """Return the view that describes the log's state, which any process may change."""

@@ -40,7 +40,7 @@ from tidelog.errors import (
 )
 from tidelog.location.marker import MARK, WITNESS, Left, Mark, Moving, encode_mark, read_mark
 from tidelog.machine.fence import MoveFence, encode_fence, fence_of
-from tidelog.machine.guarded import MoveStanding
+from tidelog.machine.guarded import MoveProgress
 from tidelog.store.conditional import replace
 from tidelog.store.port import Store
 
@@ -65,18 +65,18 @@ class MarkMoves:
     clock: Clock
     moves: int
 
-    async def standing(self) -> MoveStanding:
+    async def progress(self) -> MoveProgress:
         mark, _ = await load_mark(self.store)
         moving = mark.moving
-        return MoveStanding(
+        return MoveProgress(
             moved_to="" if mark.moves == self.moves else mark.consensus_at or mark.consensus,
             move="" if moving is None else moving.id,
             stamp=mark.stamp,
         )
 
-    async def give_up(self, standing: MoveStanding) -> None:
+    async def give_up(self, progress: MoveProgress) -> None:
         mark, e_tag = await load_mark(self.store)
-        if mark.moving is None or mark.stamp != standing.stamp:
+        if mark.moving is None or mark.stamp != progress.stamp:
             return
         await _replaced(self.store, mark, e_tag, self.clock, moving=None)
 

@@ -36,12 +36,12 @@ from tidelog.store.port import Store
 from tidelog.store.urls import open_store, url_text
 from tidelog.store.wrapping import (
     NOTHING_TOLD,
-    Dressed,
+    WrappedStores,
     Wrapping,
-    dress,
     split_wrapping,
     told_wrapping,
     with_wrapping,
+    wrap,
 )
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Location:
     """
 
     url: str
-    stores: Dressed
+    stores: WrappedStores
     consensus: Consensus
     clock: Clock
     wrapping: Wrapping = NOTHING_TOLD
@@ -267,7 +267,7 @@ async def open_location(
     wrapping = given.otherwise(in_url).otherwise(around)
     asked = consensus or os.environ.get(ENVIRONMENT)
     place = None if asked is None else parse_consensus(asked)
-    stores = dress(store or open_store(url, clock=clock, create=create), wrapping, clock=clock)
+    stores = wrap(store or open_store(url, clock=clock, create=create), wrapping, clock=clock)
     metered = stores.meter
     try:
         found = (await metered.get(MARK)).data

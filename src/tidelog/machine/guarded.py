@@ -31,7 +31,7 @@ PATIENCE_US = 30_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class MoveStanding:
+class MoveProgress:
     """The move that the marker states: the new place after a move, or the move under way.
 
     ``stamp`` changes as long as the mover is alive.
@@ -45,12 +45,12 @@ class MoveStanding:
 class MoveMark(Protocol):
     """The part of the location's marker that states moves."""
 
-    async def standing(self) -> MoveStanding:
+    async def progress(self) -> MoveProgress:
         """Read the marker."""
         ...
 
-    async def give_up(self, standing: MoveStanding) -> None:
-        """End this move, unless it ended or its stamp changed after ``standing`` was read."""
+    async def give_up(self, progress: MoveProgress) -> None:
+        """End this move, unless it ended or its stamp changed after ``progress`` was read."""
         ...
 
 
@@ -79,7 +79,7 @@ class GuardedConsensus:
             await self._look(key, found[-1])
         elif start <= 1 or key in self._fenced:
             # A key without records here may have records at the new place: read the marker.
-            await self._standing()
+            await self._progress()
         return found
 
     async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
@@ -108,7 +108,7 @@ class GuardedConsensus:
         return await self.inner.sweep(key)
 
     async def list_keys(self, prefix: str = "") -> AsyncIterator[str]:
-        await self._standing()
+        await self._progress()
         async for key in self.inner.list_keys(prefix):
             yield key
 
@@ -122,11 +122,11 @@ class GuardedConsensus:
             self._leave(fence.moved_to)
         if self._over.get(key) == newest.seqno:
             return
-        standing = await self._standing()
-        if standing.move:
+        progress = await self._progress()
+        if progress.move:
             # This holds for any fence, not only that of the current move: a mover that was
             # overtaken may have written its fence above the current one.
-            self._fenced[key] = (newest.seqno, standing.move)
+            self._fenced[key] = (newest.seqno, progress.move)
         else:
             # No move is under way, so this fence is void. A later move must write its fence after
             # this record, so the marker need not be read for it again.
@@ -139,21 +139,21 @@ class GuardedConsensus:
         Raises:
             ConsensusMoved: the location has moved. LocationError: the store failed.
         """
-        seen, since = MoveStanding(), self.clock.monotonic_us()
+        seen, since = MoveProgress(), self.clock.monotonic_us()
         attempt = 0
-        while (standing := await self._standing()).move and (not move or standing.move == move):
+        while (progress := await self._progress()).move and (not move or progress.move == move):
             now_us = self.clock.monotonic_us()
-            if standing != seen:
-                seen, since = standing, now_us
+            if progress != seen:
+                seen, since = progress, now_us
             if now_us - since >= self.patience_us:
-                await self.moves.give_up(standing)
+                await self.moves.give_up(progress)
                 continue
             await self.clock.sleep(backoff_us(attempt, self.clock, most_us=1_000_000))
             attempt += 1
 
-    async def _standing(self) -> MoveStanding:
+    async def _progress(self) -> MoveProgress:
         self._check_here()
-        found = await self.moves.standing()
+        found = await self.moves.progress()
         if found.moved_to:
             self._leave(found.moved_to)
         return found

@@ -30,13 +30,13 @@ from tidelog.http.api.failures import (
     answer_of,
     status_of,
 )
-from tidelog.server.answering import Headers, encoded, media_type_of, send_answer
-from tidelog.server.asking import Ask, ClientGone, Query
 from tidelog.server.exposition import ServerMetrics
 from tidelog.server.limits import Allowance, ServerLimits
 from tidelog.server.openapi import describe_routes
-from tidelog.server.rooms import Endpoint, Plain, ServedRoom
-from tidelog.server.system_room import system_room
+from tidelog.server.request import Ask, ClientGone, Query
+from tidelog.server.response import Headers, encoded, media_type_of, send_answer
+from tidelog.server.routers import Endpoint, Plain, Router
+from tidelog.server.system_router import system_router
 from tidelog.server.tokens import Tokens
 
 _logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class ServerState:
     clock: Clock = field(default_factory=SystemClock)
     metrics: ServerMetrics = field(default_factory=ServerMetrics)
     is_ending: bool = False
-    rooms: list[ServedRoom] = field(default_factory=list)
+    routers: list[Router] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         most = self.limits.held_bytes_max
@@ -64,15 +64,15 @@ class ServerState:
     def end(self) -> None:
         """Refuse new requests; answer requests that wait for records, with none."""
         self.is_ending = True
-        for room in self.rooms:
-            room.stop_waiting()
+        for router in self.routers:
+            router.stop_waiting()
 
 
-def make_app(rooms: Sequence[ServedRoom], *, version: str, state: ServerState) -> Starlette:
+def make_app(routers: Sequence[Router], *, version: str, state: ServerState) -> Starlette:
     """Create an app of routers and its own routes: health, metrics, description."""
-    state.rooms.extend(rooms)
+    state.routers.extend(routers)
     described: list[bytes] = []
-    every = (*rooms, system_room(rooms, state, description=lambda: described[0]))
+    every = (*routers, system_router(routers, state, description=lambda: described[0]))
     told = describe_routes(every, version=version, has_tokens=bool(state.tokens.known))
     described.append(json.dumps(told).encode())
 
@@ -82,12 +82,12 @@ def make_app(rooms: Sequence[ServedRoom], *, version: str, state: ServerState) -
             yield
         finally:
             state.end()
-            for room in rooms:
-                await room.close()
+            for router in routers:
+                await router.close()
 
     routes = [
         Route(path, RouteHandler(path, endpoints, state))
-        for path, endpoints in _by_path(one for room in every for one in room.endpoints)
+        for path, endpoints in _by_path(one for router in every for one in router.endpoints)
     ]
     app = Starlette(routes=routes, lifespan=lifespan)
     app.router.redirect_slashes = False

@@ -19,10 +19,10 @@ from uvicorn.server import ServerState as Connections
 
 from tidelog.errors import UsageError
 from tidelog.http.api.failures import answer_of, status_of
-from tidelog.server.answering import encoded, head_of
 from tidelog.server.app import Refusal, ServerState
-from tidelog.server.asking import JSON_TYPES
 from tidelog.server.limits import SECOND_US
+from tidelog.server.request import JSON_TYPES
+from tidelog.server.response import encoded, head_of
 
 LINGER_TURNS: Final = 2  # Calls of `end` between the close of a connection and its abort.
 

@@ -12,9 +12,9 @@ from tidelog.http.api.keys import JsonBytes, plain_bytes
 from tidelog.http.api.messages import AppendRequest, CountRequest, ScanRequest
 from tidelog.keyed.query import KeyedQuery, Keys, chosen_keys
 from tidelog.keyed.values import SEQUENCE_MAX
-from tidelog.server.asking import Query
 from tidelog.server.limits import ServerLimits
-from tidelog.server.rooms import Parameter
+from tidelog.server.request import Query
+from tidelog.server.routers import Parameter
 
 ROWS: Final = 32  # The default of OpenData's log.
 FOLLOW_MS: Final = 30_000

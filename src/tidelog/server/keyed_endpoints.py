@@ -17,7 +17,7 @@ from tidelog.http.api.messages import (
     SegmentsAnswer,
 )
 from tidelog.server import keyed_asks
-from tidelog.server.rooms import Endpoint, Handler, Parameter
+from tidelog.server.routers import Endpoint, Handler, Parameter
 
 ERRORS: Final = (404, 409, 410)
 _ID: Final = {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}

@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from tidelog.http.api.messages import ErrorAnswer
-from tidelog.server.asking import JSON_TYPES, PROTOBUF_TYPES
-from tidelog.server.rooms import Endpoint, ServedRoom
+from tidelog.server.request import JSON_TYPES, PROTOBUF_TYPES
+from tidelog.server.routers import Endpoint, Router
 
 Json = dict[str, Any]
 
@@ -33,9 +33,9 @@ _WHY: Final = {
 _PLAIN: Final = "text/plain"
 
 
-def describe_routes(rooms: Iterable[ServedRoom], *, version: str, has_tokens: bool) -> Json:
+def describe_routes(routers: Iterable[Router], *, version: str, has_tokens: bool) -> Json:
     """Return the description of the routes of some routers."""
-    endpoints = [endpoint for room in rooms for endpoint in room.endpoints]
+    endpoints = [endpoint for router in routers for endpoint in router.endpoints]
     messages = {e.request for e in endpoints if e.request is not None}
     answers = {e.answer for e in endpoints if not isinstance(e.answer, str)}
     _, schemas = msgspec.json.schema_components(

@@ -19,8 +19,8 @@ from tidelog.collection.catalog.catalog import FILES, SourceInfo
 from tidelog.collection.ingest.compute import Job
 from tidelog.collection.ingest.engine import SPARK_TICK_BYTES, Computed, Written, survey_here
 from tidelog.collection.source.binding import AddressRange
-from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource, SurveyResult
+from tidelog.collection.source.survey_result import SurveyJob
 from tidelog.collection.source.surveyed import FileCandidate, Surveyed, SurveyPiece
 from tidelog.core.clock import Clock, SystemClock
 from tidelog.errors import TidelogError
@@ -48,7 +48,7 @@ from tidelog.spark.task import (
 )
 from tidelog.spark.tasks import SparkTasks, tasks_of
 from tidelog.store.wrappers.metered import Usage
-from tidelog.store.wrapping import open_dressed
+from tidelog.store.wrapping import open_wrapped
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class SparkEngine:
     _known_tasks: SparkTasks | None = None
 
     def __post_init__(self) -> None:
-        store = open_dressed(self.location_url, clock=self.clock).meter
+        store = open_wrapped(self.location_url, clock=self.clock).meter
         self.location_url = url_for_executors(self.location_url, store)
 
     @property

@@ -16,12 +16,18 @@ from typing import Final
 from tidelog.core.clock import SystemClock
 from tidelog.spark.scan import Scan
 from tidelog.store.port import Store
-from tidelog.store.wrapping import NOTHING_TOLD, Dressed, Wrapping, open_dressed, split_wrapping
+from tidelog.store.wrapping import (
+    NOTHING_TOLD,
+    WrappedStores,
+    Wrapping,
+    open_wrapped,
+    split_wrapping,
+)
 
 BY_DEFAULT: Final = Wrapping(cache="256MiB", hedge=True)
 
 # The key includes the process id, since Spark forks its workers.
-_stores: dict[tuple[int, str], Dressed] = {}
+_stores: dict[tuple[int, str], WrappedStores] = {}
 
 
 @contextmanager
@@ -34,7 +40,7 @@ def reading_from(url: str, scans: Sequence[Scan]) -> Iterator[Store]:
     if place not in _stores:
         is_disk = url.startswith("file:")
         otherwise = NOTHING_TOLD if is_disk else BY_DEFAULT
-        _stores[place] = open_dressed(url, clock=SystemClock(), otherwise=otherwise)
+        _stores[place] = open_wrapped(url, clock=SystemClock(), otherwise=otherwise)
     try:
         yield choose_layer(_stores[place], scans, split_wrapping(url)[1])
     except Exception:
@@ -45,10 +51,10 @@ def reading_from(url: str, scans: Sequence[Scan]) -> Iterator[Store]:
 def open_fresh(url: str) -> Store:
     """Open the store at a URL, for a task that reads each part once; slow reads are repeated."""
     otherwise = NOTHING_TOLD if url.startswith("file:") else BY_DEFAULT
-    return open_dressed(url, clock=SystemClock(), otherwise=otherwise).fresh
+    return open_wrapped(url, clock=SystemClock(), otherwise=otherwise).fresh
 
 
-def choose_layer(dressed: Dressed, scans: Sequence[Scan], told: Wrapping) -> Store:
+def choose_layer(wrapped: WrappedStores, scans: Sequence[Scan], told: Wrapping) -> Store:
     """Return the layer for scans: without a cache, unless other tasks read the same parts."""
     is_shared = told.cache is not None or any(scan.bounds for scan in scans)
-    return dressed.whole if is_shared else dressed.fresh
+    return wrapped.whole if is_shared else wrapped.fresh

@@ -19,7 +19,7 @@ from tidelog.spark.log_view import collected_error, reader_of
 from tidelog.spark.scan import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 from tidelog.store.port import Store
 from tidelog.store.within import Within
-from tidelog.store.wrapping import open_dressed
+from tidelog.store.wrapping import open_wrapped
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.logs import log_folder
 from tidelog.wal.manifest_log import as_log_records
@@ -41,7 +41,7 @@ class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
 
     def open(self, clock: Clock) -> Store:
         """Open the store at the log's folder."""
-        return Within(open_dressed(self.location_url, clock=clock).whole, log_folder(self.name))
+        return Within(open_wrapped(self.location_url, clock=clock).whole, log_folder(self.name))
 
 
 class LogShare(msgspec.Struct, frozen=True, kw_only=True):

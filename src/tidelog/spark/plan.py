@@ -22,7 +22,7 @@ import numpy as np
 from tidelog.collection.ingest.compute import Job, Target
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.fetch import can_be_shared
-from tidelog.collection.source.look import SMALL_SURVEY_BYTES, SurveyJob
+from tidelog.collection.source.survey_result import SMALL_SURVEY_BYTES, SurveyJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,9 +102,9 @@ async def check_executors(
         UsageError: they cannot; the message names the remedy.
         LocationError: a store failed, here or in an executor, or Spark.
     """
-    from tidelog.store.wrapping import open_dressed
+    from tidelog.store.wrapping import open_wrapped
 
-    store = open_dressed(location_url, clock=clock).meter
+    store = open_wrapped(location_url, clock=clock).meter
     asked = ReachAsked(
         fingerprint=fingerprint(),
         location_url=location_url,
@@ -135,11 +135,11 @@ async def see_parts(
     from functools import partial
 
     from tidelog.core.clock import run_all
-    from tidelog.store.wrapping import open_dressed
+    from tidelog.store.wrapping import open_wrapped
 
     if not (location_url.startswith("file:") and tasks.is_elsewhere):
         return
-    store = open_dressed(location_url, clock=clock).meter
+    store = open_wrapped(location_url, clock=clock).meter
     paths = [part.path for part in parts if part.path is not None]
     try:
         await run_all([partial(store.get, path, limit=1) for path in paths], at_once=READS_MAX)
@@ -199,11 +199,11 @@ def look(asked: Iterable[ReachAsked]) -> Iterator[ReachSeen]:
 async def _reach(asked: ReachAsked, seen: ReachSeen) -> ReachSeen:
     from tidelog.core.clock import SystemClock
     from tidelog.spark.job import portable
-    from tidelog.store.wrapping import open_dressed
+    from tidelog.store.wrapping import open_wrapped
 
     clock = SystemClock()
     try:
-        store = open_dressed(asked.location_url, clock=clock).meter
+        store = open_wrapped(asked.location_url, clock=clock).meter
         if (await store.get(asked.key)).data != asked.key.encode():
             raise ObjectNotFound("the executor sees another object", key=asked.key)
         answer = f"{asked.key}-{clock.unique()}"

@@ -3,7 +3,7 @@
 Workers are short-lived, and Spark places a task on any free core. So the rows are files in the
 folder that Spark gives an executor and removes with it. They only save work. If a file is missing,
 or its proof does not match the binding, the rows are decoded again (see
-`tidelog.collection.source.kept`).
+`tidelog.collection.source.decoded_cache`).
 
 Shape of a file's name: a digest of the source file's path, the piece's first offset and its limit,
 a unique id, and the xxh3-128 of the file's bytes. Files are not synced. If a disk returns other
@@ -26,8 +26,8 @@ import xxhash
 
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA
 from tidelog.collection.ingest.compute import Job
-from tidelog.collection.source.kept import DecodedPiece, PieceProof
-from tidelog.collection.source.look import SurveyJob
+from tidelog.collection.source.decoded_cache import DecodedPiece, PieceProof
+from tidelog.collection.source.survey_result import SurveyJob
 from tidelog.core.clock import Clock
 
 SPILLED_BYTES_MAX: Final = 1024 * 1024 * 1024

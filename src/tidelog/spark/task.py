@@ -43,8 +43,8 @@ from tidelog.collection.ingest.envelope import (
 )
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.kinds import open_source, register_kind
-from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource
+from tidelog.collection.source.survey_result import SurveyJob
 from tidelog.core.clock import Clock, SystemClock, run_all
 from tidelog.errors import LocationError, TidelogError, unforeseen
 from tidelog.persist.format.part import Part
@@ -56,7 +56,7 @@ from tidelog.spark.spilled import rows_on_disk
 from tidelog.spark.worker import use_one_core
 from tidelog.store.port import Store
 from tidelog.store.wrappers.metered import Metered, Usage, usage_of
-from tidelog.store.wrapping import open_dressed
+from tidelog.store.wrapping import open_wrapped
 
 CACHE_BYTES = 256 * 1024 * 1024
 READS_MAX = 4
@@ -113,7 +113,7 @@ class Bench:
     _sources: dict[str, Metered] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.store = open_dressed(self.location_url, clock=self.clock).whole
+        self.store = open_wrapped(self.location_url, clock=self.clock).whole
         self.engine = LocalEngine(store=self.store, clock=self.clock, cache_bytes=CACHE_BYTES)
         use_one_core()
 

@@ -81,7 +81,7 @@ NOTHING_TOLD: Final = Wrapping()
 
 
 @dataclass(frozen=True, slots=True)
-class Dressed:
+class WrappedStores:
     """The layers of a wrapped store.
 
     ``whole`` is for parts and logs. ``fresh`` does not cache: it is for consensus, and for checks
@@ -153,12 +153,12 @@ def told_wrapping(
     return Wrapping(cache=given, hedge=hedge), _wrapping_of(told)
 
 
-def dress(store: Store, wrapping: Wrapping, *, clock: Clock) -> Dressed:
+def wrap(store: Store, wrapping: Wrapping, *, clock: Clock) -> WrappedStores:
     """Wrap a store. This sends and creates nothing."""
     meter = Metered(store, clock=clock)
     fresh: Store = Hedged(meter, clock=clock) if wrapping.hedge else meter
     if wrapping.cache in (None, OFF):
-        return Dressed(fresh, fresh, meter)
+        return WrappedStores(fresh, fresh, meter)
     kept = Cached(
         fresh,
         clock=clock,
@@ -166,17 +166,17 @@ def dress(store: Store, wrapping: Wrapping, *, clock: Clock) -> Dressed:
         bounds=wrapping.bounds,
         directory=wrapping.directory,
     )
-    return Dressed(kept, fresh, meter)
+    return WrappedStores(kept, fresh, meter)
 
 
-def open_dressed(url: str, *, clock: Clock, otherwise: Wrapping = NOTHING_TOLD) -> Dressed:
+def open_wrapped(url: str, *, clock: Clock, otherwise: Wrapping = NOTHING_TOLD) -> WrappedStores:
     """Open the store at a URL with the URL's options; ``otherwise`` supplies missing ones.
 
     Raises:
         UsageError: see `split_wrapping` and `tidelog.store.urls.open_store`.
     """
     place, told = split_wrapping(url_text(url))
-    return dress(open_store(place, clock=clock), told.otherwise(otherwise), clock=clock)
+    return wrap(open_store(place, clock=clock), told.otherwise(otherwise), clock=clock)
 
 
 def is_part(key: str) -> bool:

@@ -24,9 +24,9 @@ from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.slot_object import SLOT_RECORDS
 from tidelog.wal.format.streams import CLOSE, META, OPEN, Control, StreamInfo
-from tidelog.wal.keeping import Keeping
 from tidelog.wal.read.head import load_head
 from tidelog.wal.read.limits import Limits
+from tidelog.wal.retention import LogRetention
 from tidelog.wal.scrub.report import Scrubbed
 from tidelog.wal.slot_protocol.shape import Shape
 
@@ -34,7 +34,7 @@ LOG_RECORDS: Final = SLOT_RECORDS
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
-class Log(Keeping):
+class Log(LogRetention):
     """An open log. Opening it reads only the manifest.
 
     ``writer`` is a name for people; stored objects carry it. The first append opens the log for

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.collection.formats.doubt_casts import as_mask, doubt_cast, is_number
+from tidelog.collection.formats.bad_rows import BadRowSearch
 from tidelog.collection.formats.looks import look_of
 from tidelog.collection.formats.places import Bools, Int64s
-from tidelog.collection.formats.sift import Sieve
+from tidelog.collection.formats.suspect_casts import as_mask, is_number, suspect_cast
 from tidelog.collection.formats.types import sql_type
 from tidelog.persist.format.duck import duck, text_literal
 
@@ -193,7 +193,7 @@ def _cast_exactly(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
     except pa.ArrowNotImplementedError:
         return _unfit_all(array, dtype)
     except pa.ArrowInvalid:
-        return _cast_sifted(array, dtype)
+        return _cast_in_parts(array, dtype)
 
 
 def _cast(array: Array, dtype: pa.DataType) -> Array:
@@ -238,12 +238,12 @@ def _checked(array: Array, cast: Array) -> tuple[Array, Bools]:
     return _without(cast, unfit), unfit
 
 
-def _cast_sifted(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
+def _cast_in_parts(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
     """Cast values if at least one does not fit: the suspect values one by one."""
     count = len(array)
     if count == 1:
         return _unfit_all(array, dtype)
-    doubts = doubt_cast(array, dtype)
+    suspects = suspect_cast(array, dtype)
 
     def cast_all(rows: Int64s) -> tuple[Array, Bools] | None:
         some = array.take(rows)
@@ -253,11 +253,11 @@ def _cast_sifted(array: Array, dtype: pa.DataType) -> tuple[Array, Bools]:
             return None
 
     def guess(rows: Int64s) -> Bools:
-        return doubts.doubtful[rows]
+        return suspects.suspect[rows]
 
-    sieve = Sieve(cast_all, [guess], asked=guess)
-    sieve.take(np.flatnonzero(~doubts.sure))
-    found, rows, _ = sieve.ordered()
+    search = BadRowSearch(cast_all, [guess], first_guess=guess)
+    search.take(np.flatnonzero(~suspects.sure))
+    found, rows, _ = search.ordered()
     unfit = np.ones(count, dtype=np.bool_)
     unfit[rows] = np.concatenate([_no_values(), *(mask for _, mask in found)])
     nothing: Array = pa.nulls(1, dtype)  # type: ignore[call-overload]

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from tidelog.collection.formats.csv_ends import multiline_ends
 from tidelog.collection.formats.dialect import CsvDialect
-from tidelog.collection.formats.doubt_casts import are_utf8, as_mask
 from tidelog.collection.formats.places import PIECE_BYTES, Bools, Bytes, Int64s, places_of
+from tidelog.collection.formats.suspect_casts import are_utf8, as_mask
 
 _NEWLINE: Final = 10
 STEPS_MAX: Final = 16

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidelog.collection.formats.apart import do_apart
+from tidelog.collection.formats.bad_rows import do_without_bad_rows
 from tidelog.collection.formats.names import match_names
 from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.records import Misfit, Records
@@ -233,7 +233,7 @@ def decode_parquet(
         kept = np.delete(np.arange(len(numbers)), bad)
         return found.take(kept), numbers[kept], list(lost)
 
-    done, failed = do_apart(limit - start, read)
+    done, failed = do_without_bad_rows(limit - start, read)
     misfits = [
         _unread_group(int(begins[start + n]), int(sizes[start + n]), why)
         for n, why in failed.items()

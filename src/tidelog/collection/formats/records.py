@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from tidelog.collection.formats.bad_rows import BadRowSearch
 from tidelog.collection.formats.places import Int64s
 from tidelog.collection.formats.row_texts import Texts
-from tidelog.collection.formats.sift import Sieve
 from tidelog.persist.format.schema import OWN_PREFIX
 
 OFFSET: Final = OWN_PREFIX + "offset"
@@ -40,12 +40,12 @@ class Records:
     dropped: Mapping[str, int] = field(default_factory=dict)
 
 
-def sifted(sieve: Sieve[pa.Table], nothing: pa.Table) -> tuple[pa.Table, Int64s]:
-    """Return the parsed rows of a sieve as one table, with their row numbers, in order.
+def parsed_rows(search: BadRowSearch[pa.Table], nothing: pa.Table) -> tuple[pa.Table, Int64s]:
+    """Return the parsed rows of a search as one table, with their row numbers, in order.
 
     If no row parsed, the table is ``nothing``.
     """
-    tables, rows, order = sieve.ordered()
+    tables, rows, order = search.ordered()
     table = pa.concat_tables(tables) if tables else nothing
     return (table, rows) if order is None else (table.take(order), rows[order])
 

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.collection.formats.doubt_casts import as_mask
 from tidelog.collection.formats.places import Bools, Int64s
+from tidelog.collection.formats.suspect_casts import as_mask
 
 Array: TypeAlias = "pa.Array[Any]"
 Texts: TypeAlias = "pa.ChunkedArray[Any]"

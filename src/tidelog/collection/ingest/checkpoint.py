@@ -19,7 +19,7 @@ import xxhash
 
 from tidelog.collection.source.binding import (
     AddressRange,
-    Standing,
+    SourceProgress,
     plan_updates,
     remap_schema,
 )
@@ -76,14 +76,14 @@ class Checkpoints:
                 return Checkpoint(found, read)
         return None
 
-    async def write(self, standing: Standing, upper: int) -> None:
+    async def write(self, progress: SourceProgress, upper: int) -> None:
         """Write a checkpoint at an upper, and delete older ones.
 
         A failure of the store is ignored, because no ingester depends on a checkpoint.
         """
-        ranges = dict.fromkeys((*standing.taken.values(), *standing.held))
+        ranges = dict.fromkeys((*progress.taken.values(), *progress.held))
         body = await self.clock.offload(
-            lambda: encode_parquet(plan_updates(Standing(), ranges, self.kind, upper=upper))
+            lambda: encode_parquet(plan_updates(SourceProgress(), ranges, self.kind, upper=upper))
         )
         key = f"{self._prefix}{upper:020d}-{xxhash.xxh3_128_hexdigest(body)}"
         with suppress(TidelogError):

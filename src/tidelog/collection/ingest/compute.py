@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, SourceInfo
-from tidelog.collection.formats.apart import do_apart
+from tidelog.collection.formats.bad_rows import do_without_bad_rows
 from tidelog.collection.formats.places import Bools
 from tidelog.collection.formats.records import OFFSET, Misfit
 from tidelog.collection.formats.row_texts import listed
@@ -127,7 +127,7 @@ def _shape(data: ReadData, found: AddressRange, rank: int, job: Job) -> Shaped:
     required = required_columns(source, schema)
     decoded = decode_messages(data, found, schema.data, source=source, required=required)
     rows, errors, dropped = decoded.rows, decoded.errors, decoded.dropped
-    done, failed = do_apart(
+    done, failed = do_without_bad_rows(
         rows.num_rows,
         lambda start, limit: _stamped(rows.slice(start, limit - start), found, rank, job),
     )
@@ -138,7 +138,7 @@ def _shape(data: ReadData, found: AddressRange, rank: int, job: Job) -> Shaped:
     out = [misfit for _, misfits in done for misfit in misfits]
     out += _unusable(rows, failed)
     if job.is_careful:
-        probed, failed = do_apart(
+        probed, failed = do_without_bad_rows(
             messages.num_rows,
             lambda start, limit: _probe(messages.slice(start, limit - start), job),
         )

@@ -31,8 +31,8 @@ from tidelog.collection.ingest.compute import (
 )
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.decode import TextsNotKept, errors_table
-from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import RawSource, SurveyResult
+from tidelog.collection.source.survey_result import SurveyJob
 from tidelog.core.clock import Clock, run_all
 from tidelog.core.ids import ShardId
 from tidelog.errors import InvariantError, SourceRowsRefused, TidelogError, unforeseen

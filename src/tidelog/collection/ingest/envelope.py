@@ -290,8 +290,8 @@ def _is_newest_so_far(rows: pa.Table, keys: Hashes, chain: Int64s) -> Bools:
     # The number of the key outweighs all seniorities, so the running maximum starts again at each
     # key.
     key = np.append(0, np.cumsum(~_follows(keys, chain)))
-    standing = key * rows.num_rows + seniority[chain]
-    newest: Bools = standing == np.maximum.accumulate(standing)
+    progress = key * rows.num_rows + seniority[chain]
+    newest: Bools = progress == np.maximum.accumulate(progress)
     return newest
 
 

@@ -33,14 +33,14 @@ from tidelog.collection.source.binding import (
     AddressRange,
     Binding,
     FileRange,
-    Standing,
+    SourceProgress,
     Taken,
     advance,
 )
 from tidelog.collection.source.generations import is_skipped
 from tidelog.collection.source.kinds import registered_kind, release_source
-from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.port import Plan, SourceHead, SurveyResult
+from tidelog.collection.source.survey_result import SurveyJob
 from tidelog.core.frontier import Frontier
 from tidelog.core.metrics import observe_tick
 from tidelog.errors import (
@@ -181,11 +181,11 @@ class Ingester(SourceShards):
             if upper.is_empty or self.remap.state.upper_frontier < upper:
                 return
             try:
-                standing = await self.standing(upper.time)
+                progress = await self.progress(upper.time)
             except (AsOfBeforeSince, PartMissing) as error:
                 await self.catch_up(error)  # A stale state, as in `tick`.
                 continue
-            await self.source.hold(standing.needed, make=make)
+            await self.source.hold(progress.needed, make=make)
             return
         raise ContentionError(_AHEAD, source=self.info.name)
 
@@ -218,21 +218,21 @@ class Ingester(SourceShards):
         binding = await self._binding(lower)
         # Read the progress before the commit. This read fails if other ingesters are ahead, and a
         # failure after the commit would lose the counts of this tick.
-        standing = await self.standing(lower)
-        if not binding.ranges and not standing.held:
+        progress = await self.progress(lower)
+        if not binding.ranges and not progress.held:
             done = await self._commit(binding, nothing_computed(len(self.outputs)))
-            self._standing = binding.upper, standing
+            self._progress = binding.upper, progress
             return Tick(lower, binding.upper, won=done.won, exhausted=exhausted)
-        before = standing.taken
+        before = progress.taken
         if ready is None or ready[0] != binding:
             ready = binding, await self._compute(binding)
         computed = ready[1]
         commits = await self._commit(binding, computed)
         is_ours = commits.is_completed
         left = self._left_bytes(head, before)
-        after = advance(standing, binding)
+        after = advance(progress, binding)
         left_after = head.left_after(left, before, binding.ranges)
-        await self._stand_at(binding.upper, after)
+        await self._remember(binding.upper, after)
         self._left = head, after.taken, left_after
         return Tick(
             lower=lower,
@@ -265,8 +265,8 @@ class Ingester(SourceShards):
         return head.left_bytes(taken)
 
     async def _compute(self, binding: Binding) -> Computed:
-        standing = await self.standing(binding.lower)
-        job, skipped = self.job_of(binding, standing), self._lost(binding, standing)
+        progress = await self.progress(binding.lower)
+        job, skipped = self.job_of(binding, progress), self._lost(binding, progress)
         computed = nothing_computed(len(self.outputs))
         if job.ranges:
             computed = await compute_carefully(self.engine, job, self.source)
@@ -284,12 +284,12 @@ class Ingester(SourceShards):
         self._retain_ms = known.retain_ms
         self.source.pass_over(self._skipped)
 
-    def _lost(self, binding: Binding, standing: Standing) -> list[AddressRange]:
+    def _lost(self, binding: Binding, progress: SourceProgress) -> list[AddressRange]:
         """Return the skipped ranges that end with a binding: no row of them is held back after it.
 
         Each becomes one bad row, in that binding only.
         """
-        there = (*standing.held, *binding.ranges)
+        there = (*progress.held, *binding.ranges)
         done = (found for found in there if found.reached < binding.upper)
         return [found for found in done if self.is_skipped(found)]
 
@@ -304,8 +304,8 @@ class Ingester(SourceShards):
 
         ``taken`` is the source's progress, by default that at the outputs' upper.
         """
-        standing = await self.standing(lower)
-        taken = standing.taken if taken is None else taken
+        progress = await self.progress(lower)
+        taken = progress.taken if taken is None else taken
         left = self._left_bytes(head, taken)
         # A small rest would become a tick of its own, and cost mostly the fixed price of a tick.
         bytes_max = self.bytes_max if left > REST_SHARE * self.bytes_max else left
@@ -316,10 +316,10 @@ class Ingester(SourceShards):
             bytes_max=max(bytes_max, self.bytes_max),
             survey=self._survey,
         )
-        if plan is not None and (reached := reached_before(plan, standing)) is not None:
+        if plan is not None and (reached := reached_before(plan, progress)) is not None:
             return Plan((), reached + 1)
-        if plan is None and self.final and standing.held:
-            return Plan((), max(found.reached for found in standing.held) + 1)
+        if plan is None and self.final and progress.held:
+            return Plan((), max(found.reached for found in progress.held) + 1)
         if plan is None and self.info.time_column is None:
             return Plan((), None)
         return plan
@@ -334,12 +334,12 @@ class Ingester(SourceShards):
             return plan.upper
         return max(self.clock.now_us() // 1_000, lower) + 1
 
-    def job_of(self, binding: Binding, standing: Standing) -> Job:
+    def job_of(self, binding: Binding, progress: SourceProgress) -> Job:
         """Return the job that computes a binding after this progress."""
         upsert = self.info.envelope == "upsert"
-        there = (r for r in (*standing.held, *binding.ranges) if not self.is_skipped(r))
+        there = (r for r in (*progress.held, *binding.ranges) if not self.is_skipped(r))
         ranges = sorted((r for r in there if r.is_read), key=lambda r: (r.path, r.start))
-        held = {(r.path, r.start) for r in standing.held}
+        held = {(r.path, r.start) for r in progress.held}
         return Job(
             source=self.info,
             schema=encode_schema(self.schema),
@@ -430,7 +430,7 @@ class Ingester(SourceShards):
         except DataDiffers:
             # One of the two ingesters may have skipped a file that the other one still read.
             await self._check_there()
-            held = (await self.standing(binding.lower)).held
+            held = (await self.progress(binding.lower)).held
             if not any(self.is_skipped(found) for found in (*binding.ranges, *held)):
                 raise
             return False
@@ -441,7 +441,7 @@ def late_in(binding: Binding, before: Taken) -> int:
     return sum(r.late - (before[r.path].late if r.path in before else 0) for r in binding.ranges)
 
 
-def reached_before(plan: Plan, standing: Standing) -> int | None:
+def reached_before(plan: Plan, progress: SourceProgress) -> int | None:
     """Return the time that the upper must pass before a plan is bound; None to bind it now.
 
     A new file may have taken the path of a range whose rows are held back. Ranges of two files
@@ -451,7 +451,7 @@ def reached_before(plan: Plan, standing: Standing) -> int | None:
         found.path
         for found in plan.ranges
         if isinstance(found, FileRange)
-        and (before := standing.taken.get(found.path)) is not None
+        and (before := progress.taken.get(found.path)) is not None
         and (found.unread or found.start != before.limit)
     }
-    return max((found.reached for found in standing.held if found.path in others), default=None)
+    return max((found.reached for found in progress.held if found.path in others), default=None)

@@ -58,11 +58,11 @@ async def lost_ranges(ingester: Ingester, path: str) -> list[FileRange]:
     await ingester.refresh()
     upper, _ = await taken_now(ingester)
     binding = await ingester.pending()
-    standing = await ingester.standing(upper.time)
+    progress = await ingester.progress(upper.time)
     bound = binding.ranges if binding is not None else ()
     waiting = [
         found
-        for found in (*standing.held, *bound)
+        for found in (*progress.held, *bound)
         if isinstance(found, FileRange)
         and found.path == path
         and found.is_read
@@ -72,7 +72,7 @@ async def lost_ranges(ingester: Ingester, path: str) -> list[FileRange]:
         try:
             share, data = await ingester.source.read(found, anew=True)
             if binding is not None:
-                job = ingester.job_of(binding, standing)
+                job = ingester.job_of(binding, progress)
                 job = msgspec.structs.replace(job, is_careful=True)
                 await ingester.clock.offload(partial(shape_messages, data, share, 0, job))
         except (SourceRewritten, GoneError, InvariantError):

@@ -19,12 +19,12 @@ from tidelog.collection.ingest.checkpoint import Checkpoints, tables_of
 from tidelog.collection.ingest.envelope import deletions_schema
 from tidelog.collection.source.binding import (
     Binding,
-    Standing,
+    SourceProgress,
     Taken,
     next_binding,
     plan_updates,
+    progress_at,
     remap_schema,
-    standing_at,
 )
 from tidelog.collection.source.port import Plan, RawSource
 from tidelog.consensus.port import Consensus
@@ -61,7 +61,7 @@ class SourceShards:
     errors: Shard = field(init=False)
     remap: Shard = field(init=False)
     checkpoints: Checkpoints = field(init=False)
-    _standing: tuple[int, Standing] | None = field(init=False, default=None)
+    _progress: tuple[int, SourceProgress] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.schema = self.rendition.data_schema
@@ -159,16 +159,16 @@ class SourceShards:
 
     async def taken(self, upper: int) -> Taken:
         """Return the last range of each path at an upper that the remap shard has reached."""
-        return (await self.standing(upper)).taken
+        return (await self.progress(upper)).taken
 
-    async def standing(self, upper: int) -> Standing:
+    async def progress(self, upper: int) -> SourceProgress:
         """Return the progress of the source at an upper that the remap shard has reached."""
-        if self._standing is not None and self._standing[0] == upper:
-            return self._standing[1]
+        if self._progress is not None and self._progress[0] == upper:
+            return self._progress[1]
         if upper == 0:
-            return Standing()
-        found = standing_at(await self._remap_rows(upper - 1), self.source.range_type, upper)
-        self._standing = upper, found
+            return SourceProgress()
+        found = progress_at(await self._remap_rows(upper - 1), self.source.range_type, upper)
+        self._progress = upper, found
         return found
 
     async def _remap_rows(self, as_of: int) -> pa.Table:
@@ -188,12 +188,12 @@ class SourceShards:
             lambda: accumulate(tables_of(checkpoint, read), schema, as_of=as_of)
         )
 
-    async def _stand_at(self, upper: int, standing: Standing) -> None:
+    async def _remember(self, upper: int, progress: SourceProgress) -> None:
         """Remember the progress at an upper, and write a checkpoint of it if one is due."""
-        self._standing = upper, standing
+        self._progress = upper, progress
         newest = self.checkpoints.written
         if self.checkpoints.are_due(parts_between(self.remap.state, newest - 1, upper - 1)):
-            await self.checkpoints.write(standing, upper)
+            await self.checkpoints.write(progress, upper)
 
     async def pending(self) -> Binding | None:
         """Return the binding beyond the outputs; None if all bindings are committed."""
@@ -207,8 +207,8 @@ class SourceShards:
 
         The caller reads back the recorded binding in either case, and commits that one.
         """
-        standing = await self.standing(lower)
-        updates = plan_updates(standing, plan.ranges, self.source.range_type, upper=upper)
+        progress = await self.progress(lower)
+        updates = plan_updates(progress, plan.ranges, self.source.range_type, upper=upper)
         # No ingester reads bindings below the outputs' upper, so merges may drop them (persist:
         # "bounded input reliance").
         holds = {INGEST_HOLD: Frontier.at(max(lower - 1, 0))}

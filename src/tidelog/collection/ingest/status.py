@@ -64,7 +64,7 @@ async def source_status(ingester: Ingester) -> SourceStatus:
     known = (await ingester.controller.catalog()).source(ingester.info.name)
     ingester.source.pass_over(frozenset(known.skipped))
     upper, taken = await taken_now(ingester)
-    held = () if upper.is_empty else (await ingester.standing(upper.time)).held
+    held = () if upper.is_empty else (await ingester.progress(upper.time)).held
     left, trouble, is_files = None, None, ingester.info.kind == FILES
     try:
         left = (await ingester.source.head()).left_bytes(taken)

@@ -28,9 +28,9 @@ from tidelog.collection.source.cut import (
     upper_after,
 )
 from tidelog.collection.source.kind import Frontier, RowRange, SourceKind, told
-from tidelog.collection.source.look import SurveyJob, greatest_time
 from tidelog.collection.source.messages import ReadData, decode_messages, required_columns
 from tidelog.collection.source.port import Plan, SourceHead, Survey
+from tidelog.collection.source.survey_result import SurveyJob, greatest_time
 from tidelog.collection.source.surveyed import AnyPiece, CutPlace, RangePiece, Surveyed
 from tidelog.collection.source.times_of_blocks import text_blocks
 from tidelog.core.clock import Clock

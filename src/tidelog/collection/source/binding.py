@@ -130,7 +130,7 @@ Taken = Mapping[str, AddressRange]  # The newest range of each path.
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SourceProgress:
     """The progress of a source: the newest range of each path, and the ranges with held messages.
 
     Messages are held back for ``--lateness``: they are bound, and come into the output later.
@@ -199,28 +199,34 @@ def read_ranges(rows: pa.Table, kind: type[R]) -> list[R]:
     return sorted((kind(**row) for row in values), key=lambda r: (r.path, r.start))
 
 
-def standing_at(rows: pa.Table, kind: type[AddressRange], upper: int) -> Standing:
+def progress_at(rows: pa.Table, kind: type[AddressRange], upper: int) -> SourceProgress:
     """Return the progress at an upper of the output; ``rows`` are the remap shard's before it."""
     ranges = read_ranges(rows, kind)
     # The ranges of a path are in order, so the newest one wins in the dict.
-    return Standing({r.path: r for r in ranges}, tuple(r for r in ranges if r.reached >= upper))
+    return SourceProgress(
+        {r.path: r for r in ranges}, tuple(r for r in ranges if r.reached >= upper)
+    )
 
 
 def plan_updates(
-    standing: Standing, ranges: Iterable[AddressRange], kind: type[AddressRange], *, upper: int
+    progress: SourceProgress,
+    ranges: Iterable[AddressRange],
+    kind: type[AddressRange],
+    *,
+    upper: int,
 ) -> pa.Table:
     """Return the updates of the remap shard that record a binding which ends at ``upper``."""
     added = list(ranges)
     # Replace the former row of each path, unless some of its messages are held back beyond upper.
-    befores = (standing.taken.get(r.path) for r in added)
+    befores = (progress.taken.get(r.path) for r in added)
     removed = [r for r in befores if r is not None and r.reached < upper]
     known, followed = set(removed), {r.path for r in added}
     # Remove the rows whose last held message comes in with this binding. The newest row of a path
     # must stay, as its progress, so a closed copy replaces it.
-    for found in standing.held:
+    for found in progress.held:
         if found.reached < upper and found not in known:
             removed.append(found)
-            if found.path not in followed and standing.taken[found.path] == found:
+            if found.path not in followed and progress.taken[found.path] == found:
                 added.append(closed(found))
     rows = [*removed, *added]
     wanted = remap_schema(kind).updates
@@ -237,12 +243,12 @@ def closed(found: R) -> R:
     return msgspec.structs.replace(found, reached=CLOSED)
 
 
-def advance(standing: Standing, binding: Binding) -> Standing:
+def advance(progress: SourceProgress, binding: Binding) -> SourceProgress:
     """Return the progress after a binding, as `plan_updates` records it."""
     upper = binding.upper
-    taken = {**standing.taken, **{r.path: r for r in binding.ranges}}
-    for found in standing.held:
+    taken = {**progress.taken, **{r.path: r for r in binding.ranges}}
+    for found in progress.held:
         if found.reached < upper and taken[found.path] == found:
             taken[found.path] = closed(found)
-    held = (r for r in (*standing.held, *binding.ranges) if r.reached >= upper)
-    return Standing(taken, tuple(held))
+    held = (r for r in (*progress.held, *binding.ranges) if r.reached >= upper)
+    return SourceProgress(taken, tuple(held))

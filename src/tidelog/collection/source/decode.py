@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA
-from tidelog.collection.formats.apart import do_apart
+from tidelog.collection.formats.bad_rows import do_without_bad_rows
 from tidelog.collection.formats.casts import Formats, fit
 from tidelog.collection.formats.csv.decode import decode_csv
 from tidelog.collection.formats.dialect import CsvDialect
@@ -114,7 +114,7 @@ def _decode_apart(
             data[low:high], msgspec.structs.replace(found, start=at, limit=found.start + high)
         )
 
-    done, failed = do_apart(len(starts), some)
+    done, failed = do_without_bad_rows(len(starts), some)
     misfits = [
         Misfit(found.start + int(starts[row]), _failure(name), shown(data[starts[row] : ends[row]]))
         for row, name in failed.items()
@@ -145,7 +145,7 @@ def _decode_groups_apart(
         ranges = [msgspec.structs.replace(found, start=g.low, limit=g.high) for g in groups]
         return [(groups[at], decode(groups[at].data, ranges[at])) for at in range(start, limit)]
 
-    parts, failed = do_apart(len(groups), some)
+    parts, failed = do_without_bad_rows(len(groups), some)
     misfits = [
         Misfit(
             groups[at].row,
@@ -263,7 +263,7 @@ class _Faults:
 
 def _fit(table: pa.Table, wanted: pa.Schema, formats: Formats) -> tuple[pa.Table, Int64s, _Faults]:
     """Return a table of the wanted types, its rows' places in ``table``, and the rows' faults."""
-    done, failed = do_apart(
+    done, failed = do_without_bad_rows(
         table.num_rows,
         lambda start, limit: (start, fit(table.slice(start, limit - start), wanted, formats)),
     )

@@ -31,6 +31,7 @@ from tidelog.collection.source.cut import (
     take_all,
     upper_after,
 )
+from tidelog.collection.source.decoded_cache import KeptRows, RowsInMemory, read_kept
 from tidelog.collection.source.fetch import can_be_shared, read_share
 from tidelog.collection.source.files_head import FilesHead, each_once, is_asked_for
 from tidelog.collection.source.generations import family_of, record_displaced
@@ -43,9 +44,6 @@ from tidelog.collection.source.identified import (
     replaced_since,
     sizes_now,
 )
-from tidelog.collection.source.keeping import RowsInMemory, read_kept
-from tidelog.collection.source.kept import KeptRows
-from tidelog.collection.source.look import SurveyJob, greatest_time
 from tidelog.collection.source.messages import ReadData
 from tidelog.collection.source.moves import (
     Moves,
@@ -61,6 +59,7 @@ from tidelog.collection.source.port import Plan, SourceHead, Survey
 from tidelog.collection.source.still_there import NEW_US, find_lost
 from tidelog.collection.source.survey import survey_piece
 from tidelog.collection.source.survey_packed import OpenTexts, read_any_text, read_packed
+from tidelog.collection.source.survey_result import SurveyJob, greatest_time
 from tidelog.collection.source.surveyed import (
     CHANGED,
     WENT,
@@ -176,12 +175,12 @@ class FilesSource:
         compared: set[str] = set()
         while round_ < 64:
             sizes = await self._sizes(taken, head)
-            standing = self._moves.standing(taken, sizes, head.tags)
-            if await self._find_others(taken, standing, sizes, head, compared):
+            progress = self._moves.progress(taken, sizes, head.tags)
+            if await self._find_others(taken, progress, sizes, head, compared):
                 continue  # Not a round: each path is compared once, so this ends.
             chosen, complete = choose_candidates(
                 (entry for entry in head.entries if entry.key not in self._skipped),
-                standing,
+                progress,
                 self._known,
                 bytes_max=budget,
                 block_bytes=self.block_bytes,
@@ -191,7 +190,7 @@ class FilesSource:
             surveys = [seen[one] for one in chosen]
             if self._leave_changed(surveys, taken):
                 continue  # Not a round: the files now count as new.
-            if await self._find_moved(surveys, standing, sizes, head, job, complete=complete):
+            if await self._find_moved(surveys, progress, sizes, head, job, complete=complete):
                 continue  # Not a round: each move is found once.
             files, complete = _in_order(surveys, complete=complete)
             cut = _cut(files, job, complete=complete, rough=round_ >= ROUNDS_MAX)
@@ -238,7 +237,7 @@ class FilesSource:
     async def _find_others(
         self,
         taken: Mapping[str, FileRange],
-        standing: Mapping[str, FileRange],
+        progress: Mapping[str, FileRange],
         sizes: Mapping[str, int],
         head: FilesHead,
         compared: set[str],
@@ -253,7 +252,7 @@ class FilesSource:
         changed = [
             entry
             for entry in rest
-            if (before := standing.get(entry.key)) is not None
+            if (before := progress.get(entry.key)) is not None
             and entry.key in taken
             and not self._known.is_checked(entry, before)
         ]
@@ -261,7 +260,7 @@ class FilesSource:
             return False
         compared.update(entry.key for entry in changed)
         others = await find_others(
-            changed, head, standing, sizes, url=self.info.url, clock=self.clock
+            changed, head, progress, sizes, url=self.info.url, clock=self.clock
         )
         for path in others.replaced:
             self._moves.replace(path, head.tags[path], taken[path], proven=True)

@@ -59,7 +59,7 @@ class Moves:
     notes: dict[str, str] = field(default_factory=dict)
     replaced: dict[str, Replaced] = field(default_factory=dict)
 
-    def standing(
+    def progress(
         self,
         taken: Mapping[str, FileRange],
         sizes: Mapping[str, int],

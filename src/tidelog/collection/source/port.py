@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidelog.collection.source.binding import AddressRange, Taken
-from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.messages import ReadData
+from tidelog.collection.source.survey_result import SurveyJob
 from tidelog.collection.source.surveyed import AnyPiece, Surveyed
 from tidelog.store.wrappers.metered import Usage
 

@@ -16,9 +16,16 @@ from tidelog.collection.formats.packed.packed import decode_packed, is_packed
 from tidelog.collection.formats.parquet import footer_bytes, group_span, groups_between, read_footer
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.blocks import are_blocks, covering, sum_of
+from tidelog.collection.source.decoded_cache import KeepRows
 from tidelog.collection.source.fetch import READ_ON_BYTES, read_footer_of
-from tidelog.collection.source.kept import KeepRows
-from tidelog.collection.source.look import (
+from tidelog.collection.source.opened import OpenedFile
+from tidelog.collection.source.survey_packed import (
+    OpenTexts,
+    check_packed,
+    read_any_text,
+    survey_packed,
+)
+from tidelog.collection.source.survey_result import (
     ReadGroups,
     SurveyJob,
     check_columns,
@@ -28,13 +35,6 @@ from tidelog.collection.source.look import (
     has_record_end,
     look_at_groups,
     look_at_text,
-)
-from tidelog.collection.source.opened import OpenedFile
-from tidelog.collection.source.survey_packed import (
-    OpenTexts,
-    check_packed,
-    read_any_text,
-    survey_packed,
 )
 from tidelog.collection.source.surveyed import (
     CHANGED,

@@ -26,9 +26,14 @@ from tidelog.collection.formats.packed.packed import (
 from tidelog.collection.formats.packed.text import TORN_MEMBER, Extent, PackedText
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.blocks import are_blocks, sum_of
-from tidelog.collection.source.kept import KeepRows
-from tidelog.collection.source.look import HEAD_BYTES, SurveyJob, has_record_end, look_at_text
+from tidelog.collection.source.decoded_cache import KeepRows
 from tidelog.collection.source.opened import OpenedFile
+from tidelog.collection.source.survey_result import (
+    HEAD_BYTES,
+    SurveyJob,
+    has_record_end,
+    look_at_text,
+)
 from tidelog.collection.source.surveyed import SHORTER, Keep, Surveyed, SurveyPiece
 from tidelog.core.clock import Clock
 from tidelog.errors import CorruptionError, SourceRewritten

@@ -17,7 +17,7 @@ from functools import partial
 from tidelog.core.clock import wall_us
 from tidelog.errors import CursorMoved, NoSuchCursor, PositionCollected
 from tidelog.keyed.maintenance.forks import Forks
-from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.read.state_handle import KeyedStateHandle
 from tidelog.keyed.states.forking import decide_origin_left
 from tidelog.keyed.states.language import prefix_of
 from tidelog.keyed.states.state import KeyedState
@@ -40,7 +40,7 @@ class KeyedCollector:
     Units: an object is deleted once it has not been needed for ``after_us`` microseconds.
     """
 
-    standing: KeyedStanding
+    state_handle: KeyedStateHandle
     wal: Log
     writer: str
     after_us: int = AFTER_US
@@ -51,9 +51,9 @@ class KeyedCollector:
         Raises:
             NoSuchLog: the log is gone. LocationError: the store failed; collect again.
         """
-        await self.standing.refresh()
+        await self.state_handle.refresh()
         await self._erase_wal()
-        machine = self.standing.machine
+        machine = self.state_handle.machine
         deleted = await machine.collect(after_us=self.after_us)
         if machine.history.erased > machine.history.rolled_up:
             # Older records and rollups contain the first and last keys of the deleted runs.
@@ -63,18 +63,18 @@ class KeyedCollector:
             deleted += await machine.clear()
         deleted += await self._sweep()
         await self._leave_origin()
-        await Forks(source=self.standing, writer=self.writer).settle()
+        await Forks(source=self.state_handle, writer=self.writer).settle()
         return deleted
 
     async def _erase_wal(self) -> None:
-        before_us = wall_us(self.standing.clock) - self.after_us
-        position = needed_from(self.standing.state, before_us)
+        before_us = wall_us(self.state_handle.clock) - self.after_us
+        position = needed_from(self.state_handle.state, before_us)
         try:
             cursor = await self.wal.load_cursor(CURSOR)
         except NoSuchCursor:
             # Another collector may have created the cursor, and collected, concurrently.
             with suppress(CursorMoved, PositionCollected):
-                await self.wal.create_cursor(CURSOR, self.standing.tail.oldest)
+                await self.wal.create_cursor(CURSOR, self.state_handle.tail.oldest)
             cursor = await self.wal.load_cursor(CURSOR)
         if position > cursor.position:
             # Another collector has moved it concurrently, and further.
@@ -85,42 +85,42 @@ class KeyedCollector:
 
     async def _sweep(self) -> int:
         """Delete run objects that no state can name; raise the epoch for the young unnamed ones."""
-        standing = self.standing
-        prefix = f"{prefix_of(standing.name)}/run/"
-        listed = [entry.key async for entry in standing.store.list(prefix)]
+        state_handle = self.state_handle
+        prefix = f"{prefix_of(state_handle.name)}/run/"
+        listed = [entry.key async for entry in state_handle.store.list(prefix)]
         if not listed:
             return 0
         # List first, then read the state. The state then includes each listed object that another
         # process has named since.
-        await standing.refresh()
-        named = named_by(standing.state) | {
-            path for gone in standing.machine.history.gone for path in gone.paths
+        await state_handle.refresh()
+        named = named_by(state_handle.state) | {
+            path for gone in state_handle.machine.history.gone for path in gone.paths
         }
-        epoch = standing.state.write_epoch
+        epoch = state_handle.state.write_epoch
         loose = {path: _epoch_of(path, prefix) for path in listed if path not in named}
         dead = [path for path, of in loose.items() if of + EPOCHS_LATE < epoch]
         if dead:
-            await standing.store.delete(dead)
+            await state_handle.store.delete(dead)
         if len(dead) < len(loose):
-            now_us = wall_us(standing.clock)
-            await standing.machine.commit(
+            now_us = wall_us(state_handle.clock)
+            await state_handle.machine.commit(
                 partial(decide_epoch, known=epoch, at_us=now_us, after_us=self.after_us)
             )
         return len(dead)
 
     async def _leave_origin(self) -> None:
         """Release the fork's source, once this log names none of its objects."""
-        standing = self.standing
-        origin = standing.state.origin
+        state_handle = self.state_handle
+        origin = state_handle.state.origin
         if origin is None:
             return
-        source = Forks(source=standing.beside(origin.log), writer=self.writer)
+        source = Forks(source=state_handle.beside(origin.log), writer=self.writer)
         await source.source.machine.refresh()
-        own = f"{prefix_of(standing.name)}/"
-        if any(not path.startswith(own) for path in named_by(standing.state)):
+        own = f"{prefix_of(state_handle.name)}/"
+        if any(not path.startswith(own) for path in named_by(state_handle.state)):
             return
-        if not await source.holds(standing.wal_name):
-            await standing.machine.commit(decide_origin_left)
+        if not await source.holds(state_handle.wal_name):
+            await state_handle.machine.commit(decide_origin_left)
             await source.settle()
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tidelog.core.clock import backoff_us, wall_us
 from tidelog.errors import ContentionError, CorruptionError, NoSuchLog, ObjectNotFound, require
-from tidelog.keyed.format.mark import SinkMark, newest_of
+from tidelog.keyed.format.marker import SinkMark, newest_of
 from tidelog.keyed.format.part import EncodedPart, RunPart
 from tidelog.keyed.format.part_file import RunPartWriter
 from tidelog.keyed.format.records import sort_records
@@ -33,7 +33,7 @@ from tidelog.keyed.maintenance.plan import (
     windows_to_compact,
 )
 from tidelog.keyed.read.piece import LoosePiece, in_range
-from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.read.state_handle import KeyedStateHandle
 from tidelog.keyed.states.language import prefix_of
 from tidelog.keyed.states.run import Run
 from tidelog.keyed.states.state import KeyedState
@@ -50,7 +50,7 @@ class RunMerger(Protocol):
     """Writes the parts of a merge, in this process or in remote tasks."""
 
     async def merge(
-        self, standing: KeyedStanding, job: RunMergeJob, run: Run
+        self, state_handle: KeyedStateHandle, job: RunMergeJob, run: Run
     ) -> tuple[RunPart, ...]:
         """Write the records of a job's runs as parts of a run; return them, in order."""
         ...
@@ -61,10 +61,10 @@ class HereMerger:
     """Merges runs in this process."""
 
     async def merge(
-        self, standing: KeyedStanding, job: RunMergeJob, run: Run
+        self, state_handle: KeyedStateHandle, job: RunMergeJob, run: Run
     ) -> tuple[RunPart, ...]:
-        records = merged_records(standing.parts, standing.clock, job.runs)
-        return await write_parts(standing, run, records)
+        records = merged_records(state_handle.parts, state_handle.clock, job.runs)
+        return await write_parts(state_handle, run, records)
 
 
 HERE: Final = HereMerger()
@@ -74,7 +74,7 @@ HERE: Final = HereMerger()
 class Compactor:
     """Compacts one keyed log in the state of a handle."""
 
-    standing: KeyedStanding
+    state_handle: KeyedStateHandle
     merger: RunMerger = field(default_factory=lambda: HERE)
     _refused: bool = field(init=False, default=False)
 
@@ -88,7 +88,7 @@ class Compactor:
         """
         written = missed = late = 0
         for _ in range(ROUNDS_MAX):
-            await self.standing.refresh()
+            await self.state_handle.refresh()
             self._refused = False
             try:
                 await self._seal_if_due()
@@ -102,7 +102,7 @@ class Compactor:
                     raise CorruptionError(
                         "an object that the keyed log names is missing: restore it", why=error
                     ) from error
-                await self.standing.clock.sleep(backoff_us(missed, self.standing.clock))
+                await self.state_handle.clock.sleep(backoff_us(missed, self.state_handle.clock))
                 continue
             if found or merged:
                 late = 0
@@ -116,17 +116,17 @@ class Compactor:
                     f"gave up after {TRIES} tries: other processes kept sealing, compacting or "
                     "collecting first; compact again"
                 )
-            await self.standing.clock.sleep(backoff_us(late, self.standing.clock))
+            await self.state_handle.clock.sleep(backoff_us(late, self.state_handle.clock))
         return written
 
     async def _seal_if_due(self) -> None:
-        standing, state = self.standing, self.standing.state
-        loose = loose_of(standing)
+        state_handle, state = self.state_handle, self.state_handle.state
+        loose = loose_of(state_handle)
         active = [run for run in state.runs if run.lower >= state.active_start]
         first_us = min((run.first_us for run in active if run.first_us is not None), default=0)
         if not first_us and state.sealing.age_us is not None:
             first_us = await self._first_us_loose(state.active_start)
-        now_us = wall_us(standing.clock)
+        now_us = wall_us(state_handle.clock)
         if seal_due(
             state,
             loose,
@@ -134,12 +134,12 @@ class Compactor:
             first_us=first_us,
             now_us=now_us,
         ):
-            limit = standing.tail.next
-            await standing.machine.commit(lambda state: decide_sealed(state, limit, now_us))
+            limit = state_handle.tail.next
+            await state_handle.machine.commit(lambda state: decide_sealed(state, limit, now_us))
 
     async def _first_us_loose(self, start: int) -> int:
         """Return the least time of the first loose piece with records from ``start``; else 0."""
-        tail = self.standing.tail
+        tail = self.state_handle.tail
         for piece in list(tail.pieces):
             if piece.limit > start:
                 records = in_range(await tail.records(piece), start, None)
@@ -149,19 +149,21 @@ class Compactor:
         return 0
 
     async def _compact_loose(self, everything: bool) -> int:
-        standing, written = self.standing, 0
-        windows = windows_to_compact(standing.state, loose_of(standing), everything=everything)
+        state_handle, written = self.state_handle, 0
+        windows = windows_to_compact(
+            state_handle.state, loose_of(state_handle), everything=everything
+        )
         # Keep the pieces of the plan, because the tail may drop some concurrently.
-        pieces = list(standing.tail.pieces)
+        pieces = list(state_handle.tail.pieces)
         for start, limit in windows:
-            if standing.state.compacted != start:
+            if state_handle.state.compacted != start:
                 break  # Another process compacts concurrently.
             run = await self._run_of(pieces, start, limit)
             sinks = self._marks(pieces, start, run.upper)
             if not await self._named(run, partial(decide_compacted, runs=[run], sinks=sinks)):
                 break
             written += 1
-        standing.tail.forget(standing.state.compacted)
+        state_handle.tail.forget(state_handle.state.compacted)
         return written
 
     async def _run_of(self, pieces: Sequence[LoosePiece], start: int, limit: int) -> Run:
@@ -169,7 +171,7 @@ class Compactor:
 
         The decoded size of a fragment is known only after it is read.
         """
-        standing, within = self.standing, []
+        state_handle, within = self.state_handle, []
         reached = start
         for piece in pieces:
             if piece.start < limit and piece.limit > start:
@@ -182,15 +184,15 @@ class Compactor:
             if sum(table.nbytes for table in tables) >= RUN_BYTES_MAX:
                 limit = piece.start
                 break
-            tables.append(in_range(await standing.tail.records(piece), start, limit))
+            tables.append(in_range(await state_handle.tail.records(piece), start, limit))
         together = pa.concat_tables(tables)
-        run = new_run(standing, start, limit, wall_us(standing.clock))
+        run = new_run(state_handle, start, limit, wall_us(state_handle.clock))
 
         async def one() -> AsyncGenerator[pa.Table, None]:
             if together.num_rows:
-                yield await standing.clock.offload(partial(sort_records, together))
+                yield await state_handle.clock.offload(partial(sort_records, together))
 
-        return replace(run, parts=await write_parts(standing, run, one()))
+        return replace(run, parts=await write_parts(state_handle, run, one()))
 
     @staticmethod
     def _marks(pieces: Sequence[LoosePiece], start: int, limit: int) -> dict[str, SinkMark]:
@@ -202,17 +204,17 @@ class Compactor:
         return found
 
     async def _merge(self, everything: bool) -> int:
-        standing, written = self.standing, 0
-        for job in merges_due(standing.state, everything=everything):
-            run = new_run(standing, job.runs[0].lower, job.runs[-1].upper, job.runs[-1].at_us)
-            run = replace(run, parts=await self.merger.merge(standing, job, run))
+        state_handle, written = self.state_handle, 0
+        for job in merges_due(state_handle.state, everything=everything):
+            run = new_run(state_handle, job.runs[0].lower, job.runs[-1].upper, job.runs[-1].at_us)
+            run = replace(run, parts=await self.merger.merge(state_handle, job, run))
             written += await self._named(run, partial(decide_merged, ids=job.ids, run=run))
         return written
 
     async def _named(self, run: Run, decide: Callable[[KeyedState], Decided]) -> bool:
         """Commit a decision that names a written run; delete the run if it can never be named."""
         try:
-            if await self.standing.machine.commit(decide):
+            if await self.state_handle.machine.commit(decide):
                 return True
         except NoSuchLog:
             await self._discard(run)
@@ -223,14 +225,14 @@ class Compactor:
 
     async def _discard(self, run: Run) -> None:
         if run.parts:
-            await self.standing.store.delete(list(run.paths))
+            await self.state_handle.store.delete(list(run.paths))
 
 
-def new_run(standing: KeyedStanding, lower: int, upper: int, at_us: int) -> Run:
+def new_run(state_handle: KeyedStateHandle, lower: int, upper: int, at_us: int) -> Run:
     """Return the description of a run to be written."""
     return Run(
-        id=standing.clock.unique(),
-        epoch=standing.state.write_epoch,
+        id=state_handle.clock.unique(),
+        epoch=state_handle.state.write_epoch,
         lower=lower,
         upper=upper,
         at_us=at_us,
@@ -243,7 +245,7 @@ def part_path(name: str, run: Run, number: str) -> str:
 
 
 async def write_parts(
-    standing: KeyedStanding,
+    state_handle: KeyedStateHandle,
     run: Run,
     records: AsyncGenerator[pa.Table, None],
     *,
@@ -252,34 +254,34 @@ async def write_parts(
     """Write sorted records as the parts of a run; return them, in order."""
     parts: list[RunPart] = []
     writer: RunPartWriter | None = None
-    offload = standing.clock.offload
+    offload = state_handle.clock.offload
     async with aclosing(records):
         async for table in records:
             if writer is None:
-                path = part_path(standing.name, run, f"{within}{len(parts):04x}")
+                path = part_path(state_handle.name, run, f"{within}{len(parts):04x}")
                 writer = RunPartWriter(path)
             await offload(partial(writer.write, table))
             is_large = writer.rows >= PART_ROWS or writer.num_bytes >= PART_BYTES
             if is_large or writer.is_full:
-                parts.append(await _store(standing, await offload(writer.finish)))
+                parts.append(await _store(state_handle, await offload(writer.finish)))
                 writer = None
     if writer is not None:
-        parts.append(await _store(standing, await offload(writer.finish)))
+        parts.append(await _store(state_handle, await offload(writer.finish)))
     return tuple(parts)
 
 
-async def _store(standing: KeyedStanding, encoded: EncodedPart) -> RunPart:
+async def _store(state_handle: KeyedStateHandle, encoded: EncodedPart) -> RunPart:
     """Store a part; its directory comes last, although no state names either yet."""
-    await standing.store.put(encoded.part.path, encoded.data)
-    await standing.store.put(encoded.part.directory, encoded.directory)
+    await state_handle.store.put(encoded.part.path, encoded.data)
+    await state_handle.store.put(encoded.part.directory, encoded.directory)
     return encoded.part
 
 
-def loose_of(standing: KeyedStanding) -> list[Loose]:
+def loose_of(state_handle: KeyedStateHandle) -> list[Loose]:
     """Return the loose windows, in the form that planning needs."""
-    compacted = standing.state.compacted
+    compacted = state_handle.state.compacted
     return [
         Loose(max(piece.start, compacted), piece.limit, piece.nbytes)
-        for piece in standing.tail.pieces
+        for piece in state_handle.tail.pieces
         if piece.limit > compacted
     ]

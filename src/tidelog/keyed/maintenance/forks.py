@@ -17,7 +17,7 @@ from typing import Final
 
 from tidelog.core.clock import wall_us
 from tidelog.errors import NoSuchLog, NoSuchPin, PositionCollected, TidelogError
-from tidelog.keyed.read.standing import WALS, KeyedStanding
+from tidelog.keyed.read.state_handle import WALS, KeyedStateHandle
 from tidelog.keyed.states.forking import (
     checkpoint_of_try,
     decide_forked,
@@ -52,10 +52,10 @@ def is_kept_for_forks(name: str) -> bool:
 class Forks:
     """The forks of one keyed log. ``writer`` is a name for people."""
 
-    source: KeyedStanding
+    source: KeyedStateHandle
     writer: str
 
-    async def make(self, target: KeyedStanding) -> bool:
+    async def make(self, target: KeyedStateHandle) -> bool:
         """Create ``target`` with the present contents of the source; False if it exists already.
 
         Raises:
@@ -149,7 +149,7 @@ class Forks:
         held = [found.pin.name for found in await held_pins(self.source.wal)]
         return {wal for wal in held if is_kept_for_forks(wal)}
 
-    async def _settle(self, target: KeyedStanding, name: str, *, gives_up: bool) -> None:
+    async def _settle(self, target: KeyedStateHandle, name: str, *, gives_up: bool) -> None:
         """Release the holds of one attempt, unless it is or may become a fork that needs them."""
         source = self.source
         origin = ForkOrigin(log=source.name, checkpoint=name)

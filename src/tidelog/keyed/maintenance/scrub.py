@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.keyed.format.part import RunPart
-from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.read.state_handle import KeyedStateHandle
 from tidelog.keyed.states.run import Run
 from tidelog.keyed.values import SEQUENCE_MAX
 from tidelog.wal.log import Log
@@ -52,20 +52,20 @@ class KeyedScrubbed:
         )
 
 
-async def scrub_keyed(standing: KeyedStanding, wal: Log) -> KeyedScrubbed:
+async def scrub_keyed(state_handle: KeyedStateHandle, wal: Log) -> KeyedScrubbed:
     """Read and check all stored data, including checkpoints.
 
     Raises:
         NoSuchLog: the log is gone. LocationError: the store failed.
     """
-    await standing.refresh()
-    found, state = KeyedScrubbed(), standing.state
+    await state_handle.refresh()
+    found, state = KeyedScrubbed(), state_handle.state
     kept = [run for one in state.checkpoints.values() for run in one.runs]
     runs = {run.id: run for run in (*state.runs, *kept)}
     for run in runs.values():
         found = replace(found, runs=found.runs + 1)
         for part in run.parts:
-            found = found.plus(part, await _problems(standing, run, part))
+            found = found.plus(part, await _problems(state_handle, run, part))
     gaps = [
         f"no run has the sequences {before.upper} to {run.lower - 1}"
         for before, run in zip(state.runs, state.runs[1:], strict=False)
@@ -79,11 +79,11 @@ async def scrub_keyed(standing: KeyedStanding, wal: Log) -> KeyedScrubbed:
     )
 
 
-async def _problems(standing: KeyedStanding, run: Run, part: RunPart) -> tuple[str, ...]:
+async def _problems(state_handle: KeyedStateHandle, run: Run, part: RunPart) -> tuple[str, ...]:
     """Return the problems of a part."""
     try:
-        listed = await _listed(standing, part)
-        rows, least, greatest = await _read(standing, part)
+        listed = await _listed(state_handle, part)
+        rows, least, greatest = await _read(state_handle, part)
     except (CorruptionError, ObjectNotFound) as error:
         return (f"{part.path}: {error}",)
     told = []
@@ -99,9 +99,9 @@ async def _problems(standing: KeyedStanding, run: Run, part: RunPart) -> tuple[s
     return tuple(told)
 
 
-async def _listed(standing: KeyedStanding, part: RunPart) -> tuple[int, int]:
+async def _listed(state_handle: KeyedStateHandle, part: RunPart) -> tuple[int, int]:
     keys = rows = 0
-    pages = standing.parts.keys(part, b"", None)
+    pages = state_handle.parts.keys(part, b"", None)
     async with aclosing(pages):
         async for page in pages:
             keys += page.num_rows
@@ -114,9 +114,9 @@ def _total(page: pa.Table) -> int:
     return found
 
 
-async def _read(standing: KeyedStanding, part: RunPart) -> tuple[int, int, int]:
+async def _read(state_handle: KeyedStateHandle, part: RunPart) -> tuple[int, int, int]:
     rows, least, greatest = 0, SEQUENCE_MAX, 0
-    tables = standing.parts.scan_keys(part, b"", None, 0, SEQUENCE_MAX)
+    tables = state_handle.parts.scan_keys(part, b"", None, 0, SEQUENCE_MAX)
     async with aclosing(tables):
         async for table in tables:
             if not table.num_rows:

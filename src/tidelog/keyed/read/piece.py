@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.keyed.format.mark import SinkMark
+from tidelog.keyed.format.marker import SinkMark
 from tidelog.keyed.format.records import one_chunk
 from tidelog.keyed.values import KEYED_RECORDS
 from tidelog.wal.format.fragment import Fragment

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tidelog.core.clock import Clock
 from tidelog.errors import ObjectNotFound
-from tidelog.keyed.format.mark import marks_in
+from tidelog.keyed.format.marker import marks_in
 from tidelog.keyed.read.piece import LoosePiece, in_range, keyed_records
 from tidelog.store.port import Store
 from tidelog.store.wrappers.flights import SharedCalls

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidelog.errors import ContentionError
-from tidelog.keyed.format.mark import SinkMark
+from tidelog.keyed.format.marker import SinkMark
 from tidelog.keyed.states.state import ForkOrigin, KeyedCheckpoint, KeyedDiff, KeyedState
 from tidelog.keyed.states.transition import Decided, with_vanished
 from tidelog.keyed.values import Retention, Sealing

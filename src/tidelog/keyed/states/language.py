@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.keyed.format.mark import SinkMark
+from tidelog.keyed.format.marker import SinkMark
 from tidelog.keyed.states.run import Run
 from tidelog.keyed.states.state import (
     ForkOrigin,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tidelog.keyed.format.mark import SinkMark, newest_of
+from tidelog.keyed.format.marker import SinkMark, newest_of
 from tidelog.keyed.states.run import Run
 from tidelog.keyed.values import Retention, Sealing
 

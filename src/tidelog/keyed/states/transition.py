@@ -21,7 +21,7 @@ from tidelog.errors import (
     SequenceRetired,
     UsageError,
 )
-from tidelog.keyed.format.mark import SinkMark
+from tidelog.keyed.format.marker import SinkMark
 from tidelog.keyed.states.describing import segments_of
 from tidelog.keyed.states.run import Run, paths_of
 from tidelog.keyed.states.state import (

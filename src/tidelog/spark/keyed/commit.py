@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from tidelog.core.clock import run_all, wall_us
 from tidelog.errors import Fenced, TidelogError, UsageError
-from tidelog.keyed.format.mark import BEGINS, encode_mark
+from tidelog.keyed.format.marker import BEGINS, encode_mark
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.maintenance.compactor import Compactor
-from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.read.state_handle import KeyedStateHandle
 from tidelog.spark.keyed.staging import Staged, load_block
 from tidelog.store.port import Store
 from tidelog.wal.append.batching import Batching
@@ -52,25 +52,25 @@ async def commit_batch(
     await discard_staged(logs.store, staged)
     with suppress(TidelogError):
         # A log that only batches write has no other process to compact it.
-        await Compactor(standing=await logs.standing(log_name)).compact()
+        await Compactor(state_handle=await logs.state_handle(log_name)).compact()
     return is_new
 
 
-async def is_committed(standing: KeyedStanding, sink: str, number: int) -> bool:
+async def is_committed(state_handle: KeyedStateHandle, sink: str, number: int) -> bool:
     """Return True if a batch of a sink, or a later one, is in the log.
 
     Raises:
         NoSuchLog: the log no longer exists.
         LocationError: the store failed.
     """
-    await standing.refresh()
-    for piece in reversed(standing.tail.pieces):
+    await state_handle.refresh()
+    for piece in reversed(state_handle.tail.pieces):
         if piece.fragment is not None and piece.fragment.keys == ():
             continue  # A marker is always in one append with records, and these have keys.
-        await standing.tail.records(piece)
+        await state_handle.tail.records(piece)
         if (mark := piece.marks.get(sink)) is not None:
             return mark.number >= number
-    known = standing.state.sinks.get(sink)
+    known = state_handle.state.sinks.get(sink)
     return known is not None and known.number >= number
 
 
@@ -106,12 +106,12 @@ async def _commit_once(
 
 
 async def _append_once(log: KeyedLog, staged: Staged, sink: str, number: int) -> bool:
-    clock = log.standing.clock
+    clock = log.state_handle.clock
     begin = pa.array([encode_mark(sink, BEGINS)], pa.binary())
     await log.wal.append_arrow(begin, timestamp_us=wall_us(clock))
-    if await is_committed(log.standing, sink, number):
+    if await is_committed(log.state_handle, sink, number):
         return False
-    store = log.standing.store
+    store = log.state_handle.store
     work = [partial(load_block, store, block) for block in staged.blocks]
     together = pa.concat_tables(await run_all(work, at_once=LOADS_AT_ONCE))
     keys: Any = pa.concat_arrays([*together.column("key").chunks, pa.nulls(1, pa.binary())])
@@ -123,7 +123,7 @@ async def _append_once(log: KeyedLog, staged: Staged, sink: str, number: int) ->
 
 async def _append_all(log: KeyedLog, staged: Staged) -> None:
     for block in staged.blocks:
-        await log.append_arrow(await load_block(log.standing.store, block))
+        await log.append_arrow(await load_block(log.state_handle.store, block))
 
 
 def _check_size(staged: Staged) -> None:

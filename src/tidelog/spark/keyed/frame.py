@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidelog.keyed.format.part import RunPart
 from tidelog.keyed.query import KeyedQuery
 from tidelog.keyed.read.by_spark import SparkView
-from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.read.state_handle import KeyedStateHandle
 from tidelog.persist.format.part import int64_of
 from tidelog.spark.keyed.pin import KEYED_SCHEMA, KeyedPin, pin_view
 from tidelog.spark.keyed.share import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 async def keyed_view(
     spark: SparkSession,
-    standing: KeyedStanding,
+    state_handle: KeyedStateHandle,
     query: KeyedQuery,
     *,
     checkpoint: str | None = None,
@@ -53,15 +53,18 @@ async def keyed_view(
         SequenceRetired: records from ``start`` were retired.
         LocationError: the store failed.
     """
-    store = standing.store
-    url = url_for_executors(standing.location_url or store.url, store)
+    store = state_handle.store
+    url = url_for_executors(state_handle.location_url or store.url, store)
     # Executors cannot read a writer's memory, so this reads the stored state.
-    now = KeyedStanding(
-        name=standing.name, store=store, consensus=standing.consensus, clock=standing.clock
+    now = KeyedStateHandle(
+        name=state_handle.name,
+        store=store,
+        consensus=state_handle.consensus,
+        clock=state_handle.clock,
     )
     await now.refresh()
     view = now.view() if checkpoint is None else now.view_at(checkpoint)
-    place = KeyedLogPlace(location_url=url, name=standing.name, wal=now.wal_name)
+    place = KeyedLogPlace(location_url=url, name=state_handle.name, wal=now.wal_name)
     pin = pin_view(place, view, scope_of(query))
     frames = []
     if native and url.startswith("file:"):

@@ -23,7 +23,7 @@ from tidelog.keyed.maintenance.plan import RunMergeJob
 from tidelog.keyed.read.key_ranges import key_ranges
 from tidelog.keyed.read.listing import merged_keys
 from tidelog.keyed.read.sources import RunSource
-from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.read.state_handle import KeyedStateHandle
 from tidelog.keyed.states.run import Run
 from tidelog.spark.job import portable, run_job
 from tidelog.spark.keyed.share import KeyedLogPlace
@@ -71,7 +71,7 @@ class SparkRunMerger:
     _checked: set[str] = field(default_factory=set)
 
     async def merge(
-        self, standing: KeyedStanding, job: RunMergeJob, run: Run
+        self, state_handle: KeyedStateHandle, job: RunMergeJob, run: Run
     ) -> tuple[RunPart, ...]:
         """Write the parts of a merged run; see `tidelog.keyed.maintenance.compactor.RunMerger`.
 
@@ -81,30 +81,30 @@ class SparkRunMerger:
         """
         size = sum(one.bytes for one in job.runs)
         if size < self.least_bytes:
-            return await self._here.merge(standing, job, run)
-        store = standing.store
-        url = url_for_executors(standing.location_url or store.url, store)
+            return await self._here.merge(state_handle, job, run)
+        store = state_handle.store
+        url = url_for_executors(state_handle.location_url or store.url, store)
         tasks = tasks_of(self.spark)
-        await self._check(tasks, url, standing)
+        await self._check(tasks, url, state_handle)
         work = await self._plan(
-            standing, job, run, KeyedLogPlace(location_url=url, name=standing.name)
+            state_handle, job, run, KeyedLogPlace(location_url=url, name=state_handle.name)
         )
         told = await run_job(
             tasks.tags,
             lambda: tasks.run(merge_key_ranges, work),
-            clock=standing.clock,
+            clock=state_handle.clock,
             what="the merge",
         )
         parts = _gathered(told)
-        await self._see(parts, tasks, url, standing)
+        await self._see(parts, tasks, url, state_handle)
         return parts
 
     async def _plan(
-        self, standing: KeyedStanding, job: RunMergeJob, run: Run, place: KeyedLogPlace
+        self, state_handle: KeyedStateHandle, job: RunMergeJob, run: Run, place: KeyedLogPlace
     ) -> list[KeyedMergeTask]:
         size = max(1, sum(one.bytes for one in job.runs))
         rows = max(1, job.records * self.task_bytes // size)
-        sources = [RunSource(one, standing.parts) for one in job.runs]
+        sources = [RunSource(one, state_handle.parts) for one in job.runs]
         pages = merged_keys(sources, b"", None, 0, None)
         ranges = [(a, b) async for a, b, _ in key_ranges(pages, b"", None, rows)]
         return [
@@ -114,23 +114,28 @@ class SparkRunMerger:
             for number, (first, last) in enumerate(ranges)
         ]
 
-    async def _check(self, tasks: SparkTasks, url: str, standing: KeyedStanding) -> None:
+    async def _check(self, tasks: SparkTasks, url: str, state_handle: KeyedStateHandle) -> None:
         """Check the executors once per location, if they are not threads of this process."""
         if url in self._checked:
             return
         if tasks.is_elsewhere:
             await check_executors(
-                self.spark, tasks, location_url=url, source_url=url, paths=[], clock=standing.clock
+                self.spark,
+                tasks,
+                location_url=url,
+                source_url=url,
+                paths=[],
+                clock=state_handle.clock,
             )
         self._checked.add(url)
 
     async def _see(
-        self, parts: Sequence[RunPart], tasks: SparkTasks, url: str, standing: KeyedStanding
+        self, parts: Sequence[RunPart], tasks: SparkTasks, url: str, state_handle: KeyedStateHandle
     ) -> None:
         """Check that the driver sees the parts: a new executor may use another machine's disk."""
         if not (url.startswith("file:") and tasks.is_elsewhere):
             return
-        work = [partial(standing.store.get, part.path, limit=1) for part in parts]
+        work = [partial(state_handle.store.get, part.path, limit=1) for part in parts]
         try:
             await run_all(work, at_once=LOOKS_AT_ONCE)
         except ObjectNotFound as error:
@@ -152,10 +157,10 @@ def merge_key_ranges(items: Iterable[KeyedMergeTask]) -> Iterator[KeyedMerged]:
 
 async def _merge(item: KeyedMergeTask) -> tuple[RunPart, ...]:
     clock = SystemClock()
-    standing = await item.place.standing(clock)
-    records = merged_records(standing.parts, clock, item.runs, first=item.first, last=item.last)
+    state_handle = await item.place.state_handle(clock)
+    records = merged_records(state_handle.parts, clock, item.runs, first=item.first, last=item.last)
     within = f"{item.number:04x}-{clock.unique()[:12]}-"
-    return await write_parts(standing, item.run, records, within=within)
+    return await write_parts(state_handle, item.run, records, within=within)
 
 
 def _gathered(told: Sequence[KeyedMerged]) -> tuple[RunPart, ...]:

@@ -16,7 +16,7 @@ from tidelog.core.clock import Clock, SystemClock
 from tidelog.errors import NoSuchLog
 from tidelog.keyed.format.part import RunPart
 from tidelog.keyed.read.sources import PieceSource, RunSource
-from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.read.state_handle import KeyedStateHandle
 from tidelog.keyed.read.view import KeyedView
 from tidelog.keyed.states.transition import check_readable
 from tidelog.keyed.values import KEYED_RECORDS
@@ -82,7 +82,7 @@ def pin_view(place: KeyedLogPlace, view: KeyedView, wanted: KeyedScope) -> Keyed
 
 async def open_keyed(
     settings: KeyedReadSettings, *, clock: Clock | None = None
-) -> tuple[KeyedLogPlace, KeyedStanding]:
+) -> tuple[KeyedLogPlace, KeyedStateHandle]:
     """Open a keyed log, and read its state up to the present end.
 
     Raises:
@@ -91,18 +91,18 @@ async def open_keyed(
         LocationError: the store failed.
     """
     location = await open_location(settings.location_url, clock=clock)
-    standing = await location.keyed.standing(settings.name)
-    await standing.refresh()
+    state_handle = await location.keyed.state_handle(settings.name)
+    await state_handle.refresh()
     url = url_for_executors(location.executor_url, location.store)
-    place = KeyedLogPlace(location_url=url, name=settings.name, wal=standing.wal_name)
-    return place, standing
+    place = KeyedLogPlace(location_url=url, name=settings.name, wal=state_handle.wal_name)
+    return place, state_handle
 
 
 async def choose_keyed_pin(settings: KeyedReadSettings) -> KeyedPin:
     """Open the log, and choose the parts and fragments to read; see `open_keyed`."""
-    place, standing = await open_keyed(settings)
+    place, state_handle = await open_keyed(settings)
     name = settings.checkpoint
-    view = standing.view() if name is None else standing.view_at(name)
+    view = state_handle.view() if name is None else state_handle.view_at(name)
     refuse_start_beyond(settings.wanted.start, view.next)
     return pin_view(place, view, settings.wanted)
 

@@ -22,7 +22,7 @@ from tidelog.keyed.format.part import RunPart
 from tidelog.keyed.read.directory_reader import DirectoryCache
 from tidelog.keyed.read.part_reader import RunPartReader
 from tidelog.keyed.read.piece import keyed_records
-from tidelog.keyed.read.standing import WALS, KeyedStanding
+from tidelog.keyed.read.state_handle import WALS, KeyedStateHandle
 from tidelog.keyed.states.run import paths_of
 from tidelog.location import open_location
 from tidelog.spark.keyed.wanted import KeyedScope
@@ -31,7 +31,7 @@ from tidelog.spark.log_view import reader_of
 from tidelog.spark.scan import cut_evenly
 from tidelog.store.port import Store
 from tidelog.store.within import Within
-from tidelog.store.wrapping import open_dressed
+from tidelog.store.wrapping import open_wrapped
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.read.head import missing
 
@@ -49,12 +49,12 @@ class KeyedLogPlace(msgspec.Struct, frozen=True, kw_only=True):
 
     def open(self, clock: Clock) -> Store:
         """Open the location's store."""
-        return open_dressed(self.location_url, clock=clock).whole
+        return open_wrapped(self.location_url, clock=clock).whole
 
-    async def standing(self, clock: Clock) -> KeyedStanding:
+    async def state_handle(self, clock: Clock) -> KeyedStateHandle:
         """Return the log with its state and its wal already read."""
         location = await open_location(self.location_url, clock=clock)
-        found: KeyedStanding = await location.keyed.standing(self.name)
+        found: KeyedStateHandle = await location.keyed.state_handle(self.name)
         await found.refresh()
         return found
 
@@ -128,7 +128,7 @@ def read_keyed_share(share: KeyedShare, target: pa.Schema) -> Iterator[pa.Record
 
 async def why_gone(share: KeyedShare, error: ObjectNotFound) -> TidelogError:
     """Return the error of a missing object: it is lost, or the state no longer names it."""
-    state = (await share.place.standing(SystemClock())).state
+    state = (await share.place.state_handle(SystemClock())).state
     named = paths_of(state.runs)
     is_loose = any(fragment.limit > state.compacted for fragment in share.fragments)
     if is_loose or any(part.path in named for part in share.parts):

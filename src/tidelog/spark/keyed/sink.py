@@ -120,11 +120,11 @@ def open_sink(settings: KeyedWriteSettings, schema: StructType, overwrite: bool)
 
 async def _open(settings: KeyedWriteSettings) -> KeyedSink:
     location = await open_location(settings.location_url)
-    standing = await location.keyed.standing(settings.name)
+    state_handle = await location.keyed.state_handle(settings.name)
     place = KeyedLogPlace(
         location_url=url_for_executors(location.executor_url, location.store), name=settings.name
     )
-    return KeyedSink(place=place, write_epoch=standing.state.write_epoch)
+    return KeyedSink(place=place, write_epoch=state_handle.state.write_epoch)
 
 
 def _check_schema(schema: StructType) -> None:

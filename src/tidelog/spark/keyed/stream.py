@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from tidelog.core.clock import Clock
-from tidelog.keyed.read.standing import KeyedStanding
+from tidelog.keyed.read.state_handle import KeyedStateHandle
 from tidelog.keyed.states.transition import check_readable
 from tidelog.spark.keyed.options import KeyedReadSettings
 from tidelog.spark.keyed.pin import (
@@ -34,7 +34,7 @@ from tidelog.spark.stream_reader import OffsetStreamReader
 SEQUENCE: Final = "sequence"
 
 
-class KeyedStreamReader(OffsetStreamReader[KeyedLogPlace, KeyedStanding]):
+class KeyedStreamReader(OffsetStreamReader[KeyedLogPlace, KeyedStateHandle]):
     """The reader of a stream: it finds offsets on the driver, and reads in executors."""
 
     FIELD = SEQUENCE
@@ -43,26 +43,26 @@ class KeyedStreamReader(OffsetStreamReader[KeyedLogPlace, KeyedStanding]):
         super().__init__(settings, clock=clock)
         self._settings = settings
 
-    async def _open(self) -> tuple[KeyedLogPlace, KeyedStanding]:
+    async def _open(self) -> tuple[KeyedLogPlace, KeyedStateHandle]:
         return await open_keyed(self._settings, clock=self._clock)
 
-    async def _renew(self, view: KeyedStanding) -> None:
+    async def _renew(self, view: KeyedStateHandle) -> None:
         await view.refresh()
 
-    def _next(self, view: KeyedStanding) -> int:
+    def _next(self, view: KeyedStateHandle) -> int:
         return view.view().next
 
-    def _begin(self, view: KeyedStanding) -> int:
+    def _begin(self, view: KeyedStateHandle) -> int:
         wanted = self._settings.wanted.start or view.state.retired
         start = self._next(view) if self._settings.from_latest else wanted
         self._refuse_beyond(start, view)
         check_readable(view.state, start)
         return start
 
-    def _refuse_beyond(self, number: int, view: KeyedStanding) -> None:
+    def _refuse_beyond(self, number: int, view: KeyedStateHandle) -> None:
         refuse_start_beyond(number, self._next(view))
 
-    def _refuse_gone(self, first: int, end: int, view: KeyedStanding) -> None:
+    def _refuse_gone(self, first: int, end: int, view: KeyedStateHandle) -> None:
         if first < end:
             check_readable(view.state, first)
 
@@ -75,9 +75,9 @@ class KeyedStreamReader(OffsetStreamReader[KeyedLogPlace, KeyedStanding]):
         return read_keyed_partition(partition)
 
     async def _plan(
-        self, place: KeyedLogPlace, standing: KeyedStanding, first: int, limit: int
+        self, place: KeyedLogPlace, state_handle: KeyedStateHandle, first: int, limit: int
     ) -> list[KeyedShare]:
         if first >= limit:
             return []
         wanted = self._settings.wanted.between(first, limit)
-        return await plan_shares(pin_view(place, standing.view(), wanted))
+        return await plan_shares(pin_view(place, state_handle.view(), wanted))

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pcsv
 
+from tidelog.collection.formats.bad_rows import BadRowSearch
 from tidelog.collection.formats.csv.fields import (
     QuotedFields,
     count_fields,
@@ -25,9 +26,15 @@ from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.lines import are_text, record_ends, split_records
 from tidelog.collection.formats.names import match_names
 from tidelog.collection.formats.places import Bools, Int64s
-from tidelog.collection.formats.records import Misfit, Records, blocks_of, gather, shown, sifted
+from tidelog.collection.formats.records import (
+    Misfit,
+    Records,
+    blocks_of,
+    gather,
+    parsed_rows,
+    shown,
+)
 from tidelog.collection.formats.row_texts import texts_of
-from tidelog.collection.formats.sift import Sieve
 
 BLOCK_BYTES: Final = 1 << 22
 _MARK: Final = b"\xef\xbb\xbf"
@@ -84,17 +91,17 @@ def decode_csv(
     records = _Records(
         body, starts, ends, len(names), dialect, find_fields(body, starts, ends, dialect)
     )
-    sieve = Sieve(records.parse, [records.guess])
+    search = BadRowSearch(records.parse, [records.guess])
     fit = np.ones(len(starts), dtype=np.bool_)
     fit[faults] = False
     fit[list(records.fields.faults)] = False
-    sieve.bad.extend(np.flatnonzero(~fit).tolist())
+    search.bad.extend(np.flatnonzero(~fit).tolist())
     for rows in blocks_of(starts, np.flatnonzero(fit), BLOCK_BYTES):
-        sieve.take(rows)
-    parsed, rows = sifted(sieve, _empty(len(names)))
+        search.take(rows)
+    parsed, rows = parsed_rows(search, _empty(len(names)))
     misfits = [
         Misfit(base + skip + int(starts[row]), records.fault(row), shown(records.record(row)))
-        for row in sieve.bad
+        for row in search.bad
     ]
     table, dropped = _by_name(parsed, names, wanted)
     return Records(
@@ -121,7 +128,7 @@ def _by_name(
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """The records of a range, with the parser and the guess for a sieve."""
+    """The records of a range, with the parser and the guess for a search."""
 
     data: bytes
     starts: Int64s

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
+from tidelog.collection.formats.bad_rows import BadRowSearch, Guess
 from tidelog.collection.formats.json.doubt import (
     Check,
     FaultFinder,
@@ -34,9 +35,15 @@ from tidelog.collection.formats.json.texts import (
 )
 from tidelog.collection.formats.lines import are_text, outer_bytes, split_records
 from tidelog.collection.formats.places import Bools, Int64s
-from tidelog.collection.formats.records import Misfit, Records, blocks_of, gather, shown, sifted
+from tidelog.collection.formats.records import (
+    Misfit,
+    Records,
+    blocks_of,
+    gather,
+    parsed_rows,
+    shown,
+)
 from tidelog.collection.formats.row_texts import texts_of
-from tidelog.collection.formats.sift import Guess, Sieve
 from tidelog.collection.formats.types import is_json, json_wire
 from tidelog.collection.formats.unknown import count_unknown
 from tidelog.persist.format.schema import OWN_PREFIX
@@ -71,15 +78,15 @@ def decode_json(
     def text(row: int) -> str:
         return shown(data[starts[row] : ends[row]])
 
-    sieve = Sieve(lines.parse, lines.guesses(), is_sure=lines.are_sure)
+    search = BadRowSearch(lines.parse, lines.guesses(), is_sure=lines.are_sure)
     if len(starts):
         first, last = outer_bytes(data, starts, ends)
         whole = (first == _OPEN) & (last == _CLOSE) & are_text(data, ends)
-        sieve.bad.extend(np.flatnonzero(~whole).tolist())
+        search.bad.extend(np.flatnonzero(~whole).tolist())
         for rows in blocks_of(lines.starts, np.flatnonzero(whole), BLOCK_BYTES):
-            sieve.take(rows)
-    table, rows = sifted(sieve, wire.empty_table())
-    misfits = [Misfit(base + int(starts[row]), lines.fault(row), text(row)) for row in sieve.bad]
+            search.take(rows)
+    table, rows = parsed_rows(search, wire.empty_table())
+    misfits = [Misfit(base + int(starts[row]), lines.fault(row), text(row)) for row in search.bad]
     return Records(
         table,
         base + starts[rows],
@@ -101,7 +108,7 @@ def _folded(
 
 @dataclass(slots=True)
 class _Lines:
-    """The lines of a range, with the parser and the guesses for a sieve."""
+    """The lines of a range, with the parser and the guesses for a search."""
 
     data: bytes
     starts: Int64s

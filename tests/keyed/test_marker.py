@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.keyed_engine import keyed_logs
-from tidelog.keyed.format.mark import (
+from tidelog.keyed.format.marker import (
     BEGINS,
     MAGIC,
     SINKS_MAX,
@@ -92,7 +92,7 @@ async def test_marks_go_into_the_state_and_are_no_records() -> None:
     assert (await log.scan(Keys.all()).to_arrow()).column("value").to_pylist() == [b"v"]
     await log.compact(everything=True)
     assert (await log.scan(Keys.all()).to_arrow()).num_rows == 1
-    assert log.standing.state.sinks["q"].number == 3
+    assert log.state_handle.state.sinks["q"].number == 3
     await log.close()
 
 
@@ -110,7 +110,7 @@ async def test_a_fork_knows_the_batches_that_it_begins_with() -> None:
     fork = await logs.fork("log", "fork")
     await fork.compact(everything=True)
 
-    found = {sink: mark.number for sink, mark in fork.standing.state.sinks.items()}
+    found = {sink: mark.number for sink, mark in fork.state_handle.state.sinks.items()}
     assert found == {"compacted": 3, "both": 4}
     await fork.close()
     await source.close()

@@ -12,10 +12,10 @@ from tidelog.core.clock import Clock
 from tidelog.errors import DeadlineExceeded, TidelogError
 from tidelog.http.api.failures import NotReady, ShuttingDown
 from tidelog.http.api.messages import HealthAnswer
-from tidelog.server.asking import Ask
 from tidelog.server.exposition import ServerMetrics
 from tidelog.server.limits import ServerLimits
-from tidelog.server.rooms import Endpoint, Plain, ServedRoom
+from tidelog.server.request import Ask
+from tidelog.server.routers import Endpoint, Plain, Router
 
 READY_SECONDS: Final = 5
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -36,8 +36,8 @@ class ReadyCheck:
     Clients without a token may call it, and each check costs a request to the store.
     """
 
-    def __init__(self, rooms: Sequence[ServedRoom], served: Served) -> None:
-        self._rooms, self._served = rooms, served
+    def __init__(self, routers: Sequence[Router], served: Served) -> None:
+        self._routers, self._served = routers, served
         self._lock = asyncio.Lock()
         self._known: tuple[int, TidelogError | None] | None = None
 
@@ -61,8 +61,8 @@ class ReadyCheck:
     async def _asked(self) -> TidelogError | None:
         try:
             async with asyncio.timeout(READY_SECONDS):
-                for room in self._rooms:
-                    await room.check_ready()
+                for router in self._routers:
+                    await router.check_ready()
         except TidelogError as error:
             return error
         except TimeoutError:
@@ -70,9 +70,9 @@ class ReadyCheck:
         return None
 
 
-def system_room(
-    rooms: Sequence[ServedRoom], served: Served, *, description: Callable[[], bytes]
-) -> ServedRoom:
+def system_router(
+    routers: Sequence[Router], served: Served, *, description: Callable[[], bytes]
+) -> Router:
     """Return the router of these routes."""
 
     async def healthy(_: Ask) -> Struct:
@@ -84,7 +84,7 @@ def system_room(
     async def described(_: Ask) -> Plain:
         return Plain(description(), "application/json")
 
-    return ServedRoom(
+    return Router(
         name="system",
         endpoints=(
             Endpoint(
@@ -101,7 +101,7 @@ def system_room(
                 method="GET",
                 name="ready",
                 summary="Check that the store answers.",
-                handler=ReadyCheck(rooms, served),
+                handler=ReadyCheck(routers, served),
                 answer=HealthAnswer,
                 is_public=True,
             ),

@@ -33,7 +33,7 @@ TRIES: Final = 10
 
 
 @dataclass(slots=True, kw_only=True)
-class KeyedStanding:
+class KeyedStateHandle:
     """A keyed log as this process knows it."""
 
     name: str
@@ -82,9 +82,9 @@ class KeyedStanding:
         """The folder of the log's wal; it never changes once the log exists."""
         return Within(self.store, f"{WALS}{self.wal_name}")
 
-    def beside(self, name: str) -> KeyedStanding:
+    def beside(self, name: str) -> KeyedStateHandle:
         """Return a handle's view of another log of the same location; nothing is read yet."""
-        return KeyedStanding(
+        return KeyedStateHandle(
             name=name, store=self.store, consensus=self.consensus, clock=self.clock
         )
 

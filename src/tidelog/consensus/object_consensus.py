@@ -1,11 +1,11 @@
-"""Boxes: a box is the one object that holds a key's records if the store is the consensus.
+"""Consensus objects: one object holds a key's records if the store is the consensus.
 
 Shape: a msgpack array ``[format, xxh3-128 of the body, body]``; the body is an array ``[format,
     stamp, spills, records, writes]``. A spill names an immutable object, sealed in the same way,
     that holds older records. A record is ``[seqno, write id, data]``. ``writes`` are the newest 64
     pairs ``[seqno, write id]``, which stay when their records are truncated.
 Invariants: seqnos are dense over spills and records, oldest first. The newest record is always in
-    the box. ``stamp`` differs between any two bodies, because a store's e_tag may be a hash of
+    the object. ``stamp`` differs between any two bodies, because a store's e_tag may be a hash of
     them.
 Does no I/O: see `tidelog.consensus.store`.
 Source: persist, "Consensus"; style.md, "Errors".
@@ -30,7 +30,7 @@ BYTES_MAX: Final = 256 * 1024
 _SEQNO: Final = re.compile("[0-9a-f]{16}")
 
 
-class BoxEntry(msgspec.Struct, frozen=True, array_like=True):
+class ConsensusEntry(msgspec.Struct, frozen=True, array_like=True):
     """One record, and the id of the call that wrote it."""
 
     seqno: int
@@ -46,13 +46,13 @@ class Spill(msgspec.Struct, frozen=True, array_like=True):
     last: int
 
 
-class Box(msgspec.Struct, frozen=True, array_like=True):
+class ConsensusObject(msgspec.Struct, frozen=True, array_like=True):
     """The contents of a key's object."""
 
     format: int
     stamp: str
     spills: tuple[Spill, ...]
-    records: tuple[BoxEntry, ...]
+    records: tuple[ConsensusEntry, ...]
     writes: tuple[tuple[int, str], ...]
 
     @property
@@ -66,47 +66,52 @@ class Box(msgspec.Struct, frozen=True, array_like=True):
         return self.records[0].seqno if self.records else 1
 
     def wrote(self, seqno: int) -> str | None:
-        """Return the write id of record ``seqno``; None if the box no longer contains it."""
+        """Return the write id of record ``seqno``; None if the object no longer contains it."""
         for entry in self.records:
             if entry.seqno == seqno:
                 return entry.write_id
         return dict(self.writes).get(seqno)
 
 
-EMPTY: Final = Box(FORMAT, "", (), (), ())
+EMPTY: Final = ConsensusObject(FORMAT, "", (), (), ())
 
 
-def append_record(box: Box, data: bytes, *, write_id: str) -> Box:
-    """Return the box with one more record; its write id becomes the stamp of the new body."""
-    return adopt_record(box, box.head_seqno + 1, data, write_id=write_id)
+def append_record(contents: ConsensusObject, data: bytes, *, write_id: str) -> ConsensusObject:
+    """Return the object with one more record; its write id becomes the stamp of the new body."""
+    return adopt_record(contents, contents.head_seqno + 1, data, write_id=write_id)
 
 
-def adopt_record(box: Box, seqno: int, data: bytes, *, write_id: str) -> Box:
-    """Return the box with one more record of a given seqno; see `append_record`."""
-    writes = (*box.writes, (seqno, write_id))[-WRITES_KEPT:]
-    records = (*box.records, BoxEntry(seqno, write_id, data))
-    return Box(FORMAT, write_id, box.spills, records, writes)
+def adopt_record(
+    contents: ConsensusObject, seqno: int, data: bytes, *, write_id: str
+) -> ConsensusObject:
+    """Return the object with one more record of a given seqno; see `append_record`."""
+    writes = (*contents.writes, (seqno, write_id))[-WRITES_KEPT:]
+    records = (*contents.records, ConsensusEntry(seqno, write_id, data))
+    return ConsensusObject(FORMAT, write_id, contents.spills, records, writes)
 
 
-def follows(newer: Box, older: Box) -> bool:
+def follows(newer: ConsensusObject, older: ConsensusObject) -> bool:
     """Return True if ``newer`` can be a later version of ``older``.
 
-    It cannot if its newest seqno is lower, or if another write has the seqno of the older box's
+    It cannot if its newest seqno is lower, or if another write has the seqno of the older object's
     newest record. The store was then set back to an earlier version.
     """
     writer = newer.wrote(older.head_seqno)
     return newer.head_seqno >= older.head_seqno and writer in (
-        None,  # The write id is no longer in the box.
+        None,  # The write id is no longer in the object.
         older.wrote(older.head_seqno),
     )
 
 
-def plan_spill(box: Box) -> tuple[BoxEntry, ...]:
-    """Return the older half of the records if the box is too large, else an empty tuple."""
-    if len(box.records) <= RECORDS_MAX and sum(len(e.data) for e in box.records) <= BYTES_MAX:
+def plan_spill(contents: ConsensusObject) -> tuple[ConsensusEntry, ...]:
+    """Return the older half of the records if the object is too large, else an empty tuple."""
+    if (
+        len(contents.records) <= RECORDS_MAX
+        and sum(len(e.data) for e in contents.records) <= BYTES_MAX
+    ):
         return ()
     # Half, so that only one in many appends writes a spill.
-    return box.records[: len(box.records) // 2]
+    return contents.records[: len(contents.records) // 2]
 
 
 def spill_path(folder: str, first: int, stamp: str) -> str:
@@ -123,41 +128,41 @@ def spill_seqno(name: str) -> int | None:
     return int(first, 16) if _SEQNO.fullmatch(first) and "/" not in name else None
 
 
-def spill_records(box: Box, spill: Spill) -> Box:
-    """Return the box without the records up to ``spill.last``, which the spill now holds."""
-    kept = tuple(e for e in box.records if e.seqno > spill.last)
-    return Box(FORMAT, box.stamp, (*box.spills, spill), kept, box.writes)
+def spill_records(contents: ConsensusObject, spill: Spill) -> ConsensusObject:
+    """Return the object without the records up to ``spill.last``, which the spill now holds."""
+    kept = tuple(e for e in contents.records if e.seqno > spill.last)
+    return ConsensusObject(FORMAT, contents.stamp, (*contents.spills, spill), kept, contents.writes)
 
 
-def truncate_records(box: Box, before: int, *, stamp: str) -> Box:
-    """Return the box without the records before ``before``; a spill is dropped only as a whole."""
-    spills = tuple(s for s in box.spills if s.last >= before)
-    kept = tuple(e for e in box.records if e.seqno >= before)
-    return Box(FORMAT, stamp, spills, kept, box.writes)
+def truncate_records(contents: ConsensusObject, before: int, *, stamp: str) -> ConsensusObject:
+    """Return the object without the records before ``before``; a spill goes only as a whole."""
+    spills = tuple(s for s in contents.spills if s.last >= before)
+    kept = tuple(e for e in contents.records if e.seqno >= before)
+    return ConsensusObject(FORMAT, stamp, spills, kept, contents.writes)
 
 
-def encode_box(box: Box) -> bytes:
-    return _seal(msgspec.msgpack.encode(box))
+def encode_object(contents: ConsensusObject) -> bytes:
+    return _seal(msgspec.msgpack.encode(contents))
 
 
-def decode_box(data: bytes, *, key: str) -> Box:
-    """Read a box.
+def decode_object(data: bytes, *, key: str) -> ConsensusObject:
+    """Read a consensus object.
 
     Raises:
-        UsageError: a newer tidelog wrote it. CorruptionError: it is not a box, or was changed.
+        UsageError: a newer tidelog wrote it. CorruptionError: it is not an object, or was changed.
     """
     body = _unseal(data, where=key)
     try:
-        return msgspec.msgpack.decode(body, type=Box)
+        return msgspec.msgpack.decode(body, type=ConsensusObject)
     except _GARBAGE as error:
         raise CorruptionError("a consensus object cannot be read", key=key) from error
 
 
-def encode_spill(entries: tuple[BoxEntry, ...]) -> bytes:
+def encode_spill(entries: tuple[ConsensusEntry, ...]) -> bytes:
     return _seal(msgspec.msgpack.encode(entries))
 
 
-def decode_spill(data: bytes, *, path: str) -> tuple[BoxEntry, ...]:
+def decode_spill(data: bytes, *, path: str) -> tuple[ConsensusEntry, ...]:
     """Read spilled records.
 
     Raises:
@@ -166,7 +171,7 @@ def decode_spill(data: bytes, *, path: str) -> tuple[BoxEntry, ...]:
     """
     body = _unseal(data, where=path)
     try:
-        return msgspec.msgpack.decode(body, type=tuple[BoxEntry, ...])
+        return msgspec.msgpack.decode(body, type=tuple[ConsensusEntry, ...])
     except _GARBAGE as error:
         raise CorruptionError("spilled consensus records cannot be read", path=path) from error
 

@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from tidelog.http.api.messages import encode_json
 from tidelog.http.api.protobuf_wire import encode_message
-from tidelog.server.asking import JSON_TYPES, PROTOBUF_TYPES, ClientGone
 from tidelog.server.limits import BYTES_A_SECOND_MIN, SECOND_US, Allowance
-from tidelog.server.rooms import Plain
+from tidelog.server.request import JSON_TYPES, PROTOBUF_TYPES, ClientGone
+from tidelog.server.routers import Plain
 
 PIECE_BYTES: Final = 65_536
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.collection.formats.bad_rows import BadRowSearch
 from tidelog.collection.formats.casts import cast_values
 from tidelog.collection.formats.json import decode as decode_json
 from tidelog.collection.formats.places import Bools, Int64s
-from tidelog.collection.formats.sift import Sieve
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import decode_range
 
@@ -113,13 +113,13 @@ def test_values_that_do_not_fit_have_few_others_cast_again(
     """
     values = [bad if n % 100 == 50 else good for n in range(ROWS)]
     tries: list[int] = []
-    parse = Sieve._try
+    parse = BadRowSearch._try
 
-    def counted(sieve: Sieve[Any], rows: Int64s) -> bool:
+    def counted(search: BadRowSearch[Any], rows: Int64s) -> bool:
         tries.append(len(rows))
-        return parse(sieve, rows)
+        return parse(search, rows)
 
-    monkeypatch.setattr(Sieve, "_try", counted)
+    monkeypatch.setattr(BadRowSearch, "_try", counted)
     cast, unfit = cast_values(pa.array(values, wire), wanted)
 
     assert unfit.tolist() == [n % 100 == 50 for n in range(ROWS)]
@@ -149,12 +149,12 @@ def test_what_is_kept_does_not_depend_on_guesses_or_blocks(
 
         return guess
 
-    sieve = Sieve(parse, [guess_of(wrong) for wrong in guessed])
+    search = BadRowSearch(parse, [guess_of(wrong) for wrong in guessed])
     for block in np.split(np.arange(61, dtype=np.int64), sorted(cuts)):
-        sieve.take(block)
+        search.take(block)
 
-    kept, rows, order = sieve.ordered()
-    assert sorted(sieve.bad) == sorted(bad)
+    kept, rows, order = search.ordered()
+    assert sorted(search.bad) == sorted(bad)
     assert [row for some in kept for row in some] == rows.tolist()
     in_order = rows if order is None else rows[order]
     assert in_order.tolist() == [n for n in range(61) if n not in bad]

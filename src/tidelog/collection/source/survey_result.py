@@ -35,8 +35,8 @@ from tidelog.collection.formats.times import times_of
 from tidelog.collection.source.binding import ANY_TIME, FileRange
 from tidelog.collection.source.blocks import sum_blocks, sum_of, sum_of_rest
 from tidelog.collection.source.decode import Decoded, decode_range
+from tidelog.collection.source.decoded_cache import KeepRows, piece_of
 from tidelog.collection.source.fetch import can_be_shared, is_divisible
-from tidelog.collection.source.kept import KeepRows, piece_of
 from tidelog.collection.source.kind import SourceKind
 from tidelog.collection.source.messages import decode_messages, required_columns
 from tidelog.collection.source.surveyed import (

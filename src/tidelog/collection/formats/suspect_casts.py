@@ -28,32 +28,32 @@ _MANTISSA_BITS: Final = {16: 11, 32: 24, 64: 53}
 
 
 @dataclass(frozen=True, slots=True)
-class Doubts:
+class Suspects:
     """Masks of the values that may not fit, and of those that surely do not fit."""
 
-    doubtful: Bools
+    suspect: Bools
     sure: Bools
 
 
-def doubt_cast(array: Array, dtype: Any) -> Doubts:
+def suspect_cast(array: Array, dtype: Any) -> Suspects:
     """Return the values that may not fit ``dtype``; no value if there is no guess."""
     nothing = np.zeros(len(array), dtype=np.bool_)
     try:
         if pa.types.is_string(array.type):
             if not pa.types.is_decimal(dtype):
-                return Doubts(nothing, nothing)
+                return Suspects(nothing, nothing)
             sure = _lose_digits(array, dtype)
-            return Doubts(_doubt_text(array, dtype) | sure, sure)
+            return Suspects(_suspect_text(array, dtype) | sure, sure)
         if pa.types.is_binary(array.type):
             no_text = as_mask(pc.invert(are_utf8(array)))
-            return Doubts(no_text, no_text)
+            return Suspects(no_text, no_text)
         if pa.types.is_decimal(dtype) and not pa.types.is_decimal(array.type):
             wide = _are_wide(array, dtype)
-            return Doubts(wide, wide)
-        found = _doubt_by_return(array, dtype)
-        return Doubts(found, found if is_number(array.type) and is_number(dtype) else nothing)
+            return Suspects(wide, wide)
+        found = _suspect_by_return(array, dtype)
+        return Suspects(found, found if is_number(array.type) and is_number(dtype) else nothing)
     except pa.ArrowException:
-        return Doubts(nothing, nothing)
+        return Suspects(nothing, nothing)
 
 
 def is_number(dtype: pa.DataType) -> bool:
@@ -81,7 +81,7 @@ def _are_wide(array: Array, dtype: Any) -> Bools:
     return wide
 
 
-def _doubt_by_return(array: Array, dtype: pa.DataType) -> Bools:
+def _suspect_by_return(array: Array, dtype: pa.DataType) -> Bools:
     """Return a mask of the values that a lossy cast and its reverse do not restore."""
     loose = array.cast(dtype, safe=False)
     found = pc.not_equal(loose.cast(array.type, safe=False), array)
@@ -101,7 +101,7 @@ def _is_negative(array: Array) -> Array:
     return found
 
 
-def _doubt_text(array: Array, dtype: Any) -> Bools:
+def _suspect_text(array: Array, dtype: Any) -> Bools:
     whole = max(0, dtype.precision - dtype.scale)
     plain = rf"^[+-]?0*[0-9]{{0,{whole}}}(\.[0-9]{{0,{max(0, dtype.scale)}}})?$"
     return as_mask(pc.invert(pc.match_substring_regex(array, plain)))

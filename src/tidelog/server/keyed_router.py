@@ -31,14 +31,14 @@ from tidelog.keyed.port import KeyedReads, KeyedWrites
 from tidelog.keyed.values import DURABLE, Segment
 from tidelog.server import keyed_asks, keyed_reads
 from tidelog.server.app import ServerState
-from tidelog.server.asking import Ask, Query
 from tidelog.server.exposition import ServerMetrics
 from tidelog.server.keyed_asks import CountAsk, ScanAsk
 from tidelog.server.keyed_endpoints import KeyedHandlers, keyed_endpoints
 from tidelog.server.keyed_logs import KeyedPlace, ServedLogs
 from tidelog.server.keyed_reads import RecordsPage
 from tidelog.server.limits import ServerLimits
-from tidelog.server.rooms import Endpoint, ServedRoom
+from tidelog.server.request import Ask, Query
+from tidelog.server.routers import Endpoint, Router
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Struct)
@@ -47,7 +47,7 @@ BY_NAME: Final = "/api/v1/keyed/{name}"
 BY_SETTING: Final = "/api/v1/log"
 
 
-class KeyedRoom:
+class KeyedRouter:
     """The handlers for keyed logs; ``log`` is the log at OpenData's paths."""
 
     def __init__(
@@ -64,7 +64,7 @@ class KeyedRoom:
         self._followers = 0
         self._ending = asyncio.Event()
 
-    def room(self) -> ServedRoom:
+    def router(self) -> Router:
         """Return the router with its routes."""
         top = Endpoint(
             path="/api/v1/keyed",
@@ -85,7 +85,7 @@ class KeyedRoom:
         endpoints = [top, *keyed_endpoints(BY_NAME, "keyed", handlers)]
         if self._log is not None:
             endpoints += keyed_endpoints(BY_SETTING, "log", handlers)
-        return ServedRoom(
+        return Router(
             name="keyed",
             endpoints=tuple(endpoints),
             check_ready=self._check_ready,
@@ -245,14 +245,14 @@ def _listed(one: Segment) -> SegmentListed:
     )
 
 
-def rooms_of(
+def routers_of(
     place: KeyedPlace,
     state: ServerState,
     *,
     log: str | None,
     is_read_only: bool,
     visibility: str = DURABLE,
-) -> list[ServedRoom]:
+) -> list[Router]:
     """Return the routers of a location; ``log`` is the keyed log at OpenData's paths."""
     logs = ServedLogs(place, is_read_only=is_read_only, visibility=visibility)
-    return [KeyedRoom(logs, state.metrics, state.limits, log=log).room()]
+    return [KeyedRouter(logs, state.metrics, state.limits, log=log).router()]

@@ -35,7 +35,7 @@ from tidelog.wal.slot_protocol.reader import scan_pinned
 
 
 @dataclass(slots=True, weakref_slot=True, kw_only=True)
-class Keeping(Closing):
+class LogRetention(Closing):
     """The part of `tidelog.wal.log.Log` that is the same in both protocols."""
 
     name: str

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from tidelog.server.asking import Ask
+    from tidelog.server.request import Ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ async def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServedRoom:
+class Router:
     """A router: its endpoints, its health check, and the functions that end its work."""
 
     name: str

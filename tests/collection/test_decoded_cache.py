@@ -19,11 +19,11 @@ from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.ingest.engine import survey_here
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import Decoded, TextsNotKept
+from tidelog.collection.source.decoded_cache import RowsInMemory
 from tidelog.collection.source.files import FilesSource
-from tidelog.collection.source.keeping import RowsInMemory
-from tidelog.collection.source.look import SurveyJob
 from tidelog.collection.source.messages import decode_messages
 from tidelog.collection.source.port import SurveyResult
+from tidelog.collection.source.survey_result import SurveyJob
 from tidelog.errors import SourceRewritten
 from tidelog.persist.format.schema import shard_schema
 from tidelog.store.memory import MemoryStore
