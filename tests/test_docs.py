@@ -20,7 +20,7 @@ from kit.clocks import SwiftClock
 from kit.doc_blocks import ROOT, run_block, run_page
 from tidelog.blocking.logs import Log
 from tidelog.blocking.portal import Portal
-from tidelog.blocking.transactions import Transaction, Transactions
+from tidelog.blocking.shards import Transaction, Transactions
 from tidelog.store.memory import MemoryStore
 from tidelog.testing.faulty import NO_FAULT, Fault, Faulty, Request
 from tidelog.wal.slot_log import SlotLog

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from tidelog.blocking.keyed import KeyedLog, KeyedLogs, KeyedReader
     from tidelog.blocking.location import Location
     from tidelog.blocking.logs import Log, Logs
-    from tidelog.blocking.shards import Shard, Shards
+    from tidelog.blocking.shards import Shard, Shards, Transactions
     from tidelog.blocking.sources import Sources
-    from tidelog.blocking.transactions import Transactions
     from tidelog.collection.formats.csv.guess import CsvOptions
     from tidelog.collection.reading import CollectionDescription, Contents
     from tidelog.collection.spec_types import SourceSpec
@@ -91,7 +90,7 @@ _HOMES = {
     "CsvOptions": "tidelog.collection.formats.csv.guess",
     "Log": "tidelog.blocking.logs",
     "Shard": "tidelog.blocking.shards",
-    "Transactions": "tidelog.blocking.transactions",
+    "Transactions": "tidelog.blocking.shards",
     "Verdict": "tidelog.persist.states.transition",
     "SourceSpec": "tidelog.collection.spec_types",
     "Batching": "tidelog.wal.append.batching",

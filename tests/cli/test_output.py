@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from tidelog.cli.grid import Grid, GridRows
+from tidelog.cli.grid import Grid, GridRows, clean_text
 from tidelog.cli.ingest import parse_size
 from tidelog.cli.output import (
     bytes_text,
     choose_format,
-    clean_text,
     count_text,
     csv_line,
     open_rows,

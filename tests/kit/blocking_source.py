@@ -120,8 +120,6 @@ MODULES: Final[dict[str, tuple[Twin, ...]]] = {
             fields=("since", "until_us"),
             internal=names("begin beat"),
         ),
-    ),
-    "transactions": (
         Twin(
             "tidelog.persist.transactions.transactions.Transactions",
             "Transactions: writes to several shards at one time.",

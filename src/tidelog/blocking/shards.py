@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.blocking.portal import Blocking, Closing, documented_as
+from tidelog.blocking.portal import Blocking, Closing, documented_as, unwrapped
 from tidelog.persist import shards as awaited_shards
 from tidelog.persist.handle import appender as awaited_appender
 from tidelog.persist.handle import leasing as awaited_leasing
@@ -12,6 +12,8 @@ from tidelog.persist.handle import shard as awaited_shard
 from tidelog.persist.handle.shard import LEASE_US
 from tidelog.persist.read import snapshot as awaited_snapshot
 from tidelog.persist.read.spilled_rows import MEMORY_BYTES
+from tidelog.persist.transactions import begun as awaited_begun
+from tidelog.persist.transactions import transactions as awaited_transactions
 
 if TYPE_CHECKING:
     import builtins
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.blocking.transactions import Transactions
     from tidelog.core.frontier import Frontier
     from tidelog.persist.handle.appending import Updates
     from tidelog.persist.handle.listening import Progress
@@ -58,8 +59,6 @@ class Shards(Blocking[awaited_shards.Shards]):
         return self._portal.run(self._inner.drop(name))
 
     def transactions(self, name: str) -> Transactions:
-        from tidelog.blocking.transactions import Transactions
-
         return Transactions(self._portal, self._inner.transactions(name))
 
 
@@ -298,3 +297,81 @@ class LeasedReader(Closing[awaited_leasing.LeasedReader]):
 
     def stop(self) -> None:
         self._portal.run(self._inner.stop())
+
+
+@documented_as(awaited_transactions.Transactions)
+class Transactions(Blocking[awaited_transactions.Transactions]):
+    """Transactions: writes to several shards at one time."""
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def upper(self) -> Frontier:
+        return self._portal.run(self._inner.upper())
+
+    def tables(self) -> list[str]:
+        return self._portal.run(self._inner.tables())
+
+    def register(self, shard: Shard) -> Frontier:
+        return self._portal.run(self._inner.register(unwrapped(shard, Shard)))
+
+    def forget(self, name: str) -> Frontier:
+        return self._portal.run(self._inner.forget(name))
+
+    def begin(self) -> Transaction:
+        return Transaction(self._portal, self._portal.run(self._inner.begin()))
+
+    def compare_and_append(
+        self,
+        updates: Mapping[str, pa.Table],
+        expected_upper: Frontier | int,
+        upper: Frontier | int,
+        *,
+        token: Token | None = None,
+    ) -> Appended:
+        return self._portal.run(
+            self._inner.compare_and_append(updates, expected_upper, upper, token=token)
+        )
+
+    def try_compare_and_append(
+        self,
+        updates: Mapping[str, pa.Table],
+        expected_upper: Frontier | int,
+        upper: Frontier | int,
+        *,
+        token: Token | None = None,
+    ) -> Appended:
+        return self._portal.run(
+            self._inner.try_compare_and_append(updates, expected_upper, upper, token=token)
+        )
+
+    def apply(self) -> int:
+        return self._portal.run(self._inner.apply())
+
+    def tidy(self) -> int:
+        return self._portal.run(self._inner.tidy())
+
+    def snapshot(
+        self, name: str, as_of: int, *, wait: bool = False, timeout_us: int | None = None
+    ) -> ShardSnapshot:
+        return ShardSnapshot(
+            self._portal,
+            self._portal.run(self._inner.snapshot(name, as_of, wait=wait, timeout_us=timeout_us)),
+        )
+
+    def listen(self, name: str, as_of: int, *, wait: bool = False) -> Iterator[Progress]:
+        return self._portal.iterate(self._inner.listen(name, as_of, wait=wait))
+
+
+@documented_as(awaited_begun.Transaction)
+class Transaction(Blocking[awaited_begun.Transaction]):
+    """One transaction."""
+
+    def snapshot(self, name: str) -> ShardSnapshot:
+        return ShardSnapshot(self._portal, self._portal.run(self._inner.snapshot(name)))
+
+    def write(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
+        self._inner.write(name, rows)
+
+    def commit(self) -> Appended:
+        return self._portal.run(self._inner.commit())

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
-from tidelog.cli.output import clean_text
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -165,3 +163,10 @@ def _wrapped(cell: str, width: int) -> list[str]:
 def _aligned(cell: str, width: int, *, right: bool) -> str:
     padding = " " * (width - cell_len(cell))
     return padding + cell if right else cell + padding
+
+
+def clean_text(text: str) -> str:
+    """Return text on one line, with control characters escaped so that no terminal obeys them."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -23,8 +23,8 @@ import typer
 import typer.main
 
 from tidelog import __version__
+from tidelog.cli import INTERRUPTED
 from tidelog.cli.output import OutputClosed, say
-from tidelog.cli.process import INTERRUPTED
 from tidelog.consensus.port import ENVIRONMENT
 from tidelog.core.arguments import quoted
 from tidelog.errors import (

@@ -136,6 +136,8 @@ def print_json(*objects: Mapping[str, Any]) -> None:
 
 def print_fields(fields: Sequence[tuple[str, str | Sequence[str]]]) -> None:
     """Write a description for people: each field's name, and its value in one or more lines."""
+    from tidelog.cli.grid import clean_text
+
     width = max(len(name) for name, _ in fields)
     for name, value in fields:
         lines = [value] if isinstance(value, str) else value
@@ -227,13 +229,6 @@ def say(message: str) -> None:
 def say_json(line: Mapping[str, Any]) -> None:
     """Write an object as a line to standard error; see `say`."""
     say(json_lines([line]).decode().rstrip("\n"))
-
-
-def clean_text(text: str) -> str:
-    """Return text on one line, with control characters escaped so that no terminal obeys them."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def count_text(count: int, what: str) -> str:

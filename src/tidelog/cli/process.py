@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-INTERRUPTED = 130
+from tidelog.cli import INTERRUPTED
 
 
 def run() -> NoReturn:

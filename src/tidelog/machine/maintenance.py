@@ -10,25 +10,44 @@ Source: persist, "Rollups" and "Garbage Collection".
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic
+from typing import Generic, Protocol
 
-from tidelog.core.clock import wall_us
+from tidelog.consensus.port import Consensus
+from tidelog.core.clock import Clock, wall_us
 from tidelog.core.ids import SeqNo
 from tidelog.errors import LocationError
 from tidelog.machine import record as records
 from tidelog.machine.history import Collectible, History, plan_collection
-from tidelog.machine.language import D, S
+from tidelog.machine.language import D, Language, S
 from tidelog.machine.record import RolledUp, Rollup
+from tidelog.store.port import Store
 
-if TYPE_CHECKING:
-    from tidelog.machine.machine import Machine
+
+class MaintainedMachine(Protocol[S, D]):
+    """The part of a `tidelog.machine.machine.Machine` that its maintenance uses."""
+
+    key: str
+    prefix: str
+    language: Language[S, D]
+    store: Store
+    consensus: Consensus
+    clock: Clock
+    rollup_every: int
+    vanished_us: int
+    state: S
+    seqno: SeqNo
+    history: History
+
+    async def append(self, diffs: tuple[D, ...], after: S) -> bool:
+        """Write one record; return True if it landed."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
 class MachineMaintenance(Generic[S, D]):
     """The maintenance of one machine in this process."""
 
-    machine: Machine[S, D]
+    machine: MaintainedMachine[S, D]
     _commits: int = field(init=False, default=0)
     _pending: Rollup | None = field(init=False, default=None)
     _collected: Collectible | None = field(init=False, default=None)
