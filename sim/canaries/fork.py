@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from tidelog.core.clock import Clock
 from tidelog.store.within import Within
-from tidelog.wal import keeping
+from tidelog.wal import retention
 from tidelog.wal.admin import destroy
 from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.gc_plan import Garbage
@@ -87,7 +87,7 @@ def fork_lets_go_of_what_its_own_forks_read() -> Iterator[None]:
             await source.shrink(origin.pin, manifest.oldest)
 
     with (
-        patch.object(keeping, "let_go_of_origin", hasty),
+        patch.object(retention, "let_go_of_origin", hasty),
         patch.object(destroy, "let_go_of_origin", hasty),
     ):
         yield
