@@ -77,7 +77,9 @@ async def maintain(scenario: Keyed, client: Client, log: KeyedLog) -> None:
         elif toss == "configure":
             retention = dice.choice([None, None, *RETENTIONS])
             with suppress(UsageError):  # A retention that can never act is refused.
-                await log.configure(sealing=dice.choice(SEALINGS), retention=retention)
+                await log.configure(dice.choice(SEALINGS))
+                if retention is not None:
+                    await log.retain(retention)
         elif toss == "checkpoint":
             await _checkpoint(scenario, client, log, truth)
         else:

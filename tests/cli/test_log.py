@@ -375,7 +375,7 @@ def test_a_log_without_its_manifest_is_listed_as_such(
         (["append", "there", "--whole"], "name them"),
         (["scan", "nosuch"], "no log"),
         (["scan", "there", "--from", "-1"], "positions begin at 1"),
-        (["scan", "there", "--records", "-1"], "--limit must be 0 or more, not -1"),
+        (["scan", "there", "--limit", "-1"], "--limit must be 0 or more, not -1"),
         (["scan", "there", "--format", "xml"], "table, json, csv, raw"),
         (["scan", "there", "--format", "raw", "--json"], "exclude each other"),
         (["scan", "there", "--from", "abc"], "'--from': 'abc' is not a whole number"),
@@ -557,7 +557,7 @@ def test_streams_are_opened_written_and_read(cli: Cli, monkeypatch: pytest.Monke
     ]
     assert len(cli.done("log", "scan", "s").objects) == 3
     assert len(cli.done("log", "scan", "s", "--control").objects) == 5
-    assert cli.done("log", "scan", "s", "--records", "2").objects[-1]["position"] == 4
+    assert cli.done("log", "scan", "s", "--limit", "2").objects[-1]["position"] == 4
     assert cli.done("log", "scan", "s", "--until", "2000-01-01T00:00:00Z").objects == []
     assert len(cli.done("log", "scan", "s", "--until", "2200-01-01").objects) == 3
     table = cli.done("log", "scan", "s", "--format", "table").out.splitlines()

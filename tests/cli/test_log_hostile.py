@@ -68,7 +68,7 @@ def test_no_number_ends_in_a_traceback(cli: Cli, number: str) -> None:
         ["pin", "create", "a", "p", f"--to={number}"],
         ["fork", "a", "f", f"--from={number}"],
         ["copy", "a", "b", f"--from={number}"],
-        ["rebuild", "a", f"--start={number}"],
+        ["rebuild", "a", f"--from={number}"],
         ["collect", "a", f"--grace={number}"],
         ["collect", "a", "--grace=0", f"--keep-from={number}"],
         ["collect", "a", "--grace=0", f"--keep-records={number}"],

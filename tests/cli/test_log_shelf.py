@@ -158,7 +158,7 @@ def test_a_lost_manifest_is_made_again(cli: Cli) -> None:
 
 
 def test_a_log_that_lost_its_plan_too_is_rebuilt_from_where_it_is_whole(cli: Cli) -> None:
-    """Without its plan, a log needs --start: a missing object may be collected or lost."""
+    """Without its plan, a log needs --from: a missing object may be collected or lost."""
     fill(cli, "a", 2, 2, 2)
     cli.done("log", "cursor", "create", "a", "x", "--at", "3")
     cli.done("log", "collect", "a", "--grace", "0")
@@ -167,8 +167,8 @@ def test_a_log_that_lost_its_plan_too_is_rebuilt_from_where_it_is_whole(cli: Cli
         (cli.folder / "lake" / "log" / "a" / lost).unlink()
 
     refused(cli("log", "rebuild", "a"), "missing", status=1)
-    refused(cli("log", "rebuild", "a", "--start", "4"), "no object begins")
-    assert cli.done("log", "rebuild", "a", "--start", "3").object["oldest"] == 3
+    refused(cli("log", "rebuild", "a", "--from", "4"), "no object begins")
+    assert cli.done("log", "rebuild", "a", "--from", "3").object["oldest"] == 3
     assert bodies(cli, "a") == left
 
 
@@ -230,7 +230,7 @@ def test_whoever_destroys_is_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
         (["copy", "w", "b", "--from", "99"], "no such position"),
         (["rebuild", "a"], "has a manifest"),
         (["rebuild", "nosuch"], "no slots"),
-        (["rebuild", "a", "--start", "0"], "positions begin at 1"),
+        (["rebuild", "a", "--from", "0"], "positions begin at 1"),
         (["rebuild", ".x"], "cannot be the name of a log"),
         (["drop", "a"], "--yes"),
         (["drop", "nosuch", "--yes", "--grace", "0"], "'tidelog log list' lists"),

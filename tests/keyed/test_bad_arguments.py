@@ -15,7 +15,8 @@ BAD: dict[str, Callable[[Any], Awaitable[Any]]] = {
     "segments": lambda log: anext(log.keys(segments=5)),
     "segments alone": lambda log: anext(log.keys(segments=(0,))),
     "retention": lambda log: log.retire(5),
-    "sealing": lambda log: log.configure(sealing=5),
+    "retention to set": lambda log: log.retain(5),
+    "sealing": lambda log: log.configure(5),
     "after_us": lambda log: log.collect(after_us="x"),
     "timeout_us": lambda log: log.append([(b"k", b"")], timeout_us="x"),
 }

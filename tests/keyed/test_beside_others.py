@@ -129,7 +129,7 @@ async def test_a_handle_that_writes_tells_of_what_others_have_changed(tmp_path: 
     other = await two.keyed.open("log")
     await other.create_checkpoint("theirs")
     await other.seal()
-    await other.configure(retention=aio.Retention(segments=9))
+    await other.retain(aio.Retention(segments=9))
 
     assert [found.name for found in await log.checkpoints()] == ["theirs"]
     assert [found.limit for found in await log.segments()] == [2]
@@ -149,7 +149,7 @@ async def test_what_somebody_just_said_to_keep_is_kept(tmp_path: Path) -> None:
 
     async def meanwhile(*, everything: bool = False) -> int:
         written = await KeyedLog.compact(log, everything=everything)
-        await other.configure(retention=aio.Retention(segments=9))
+        await other.retain(aio.Retention(segments=9))
         return written
 
     with patch.object(log, "compact", meanwhile):

@@ -94,7 +94,7 @@ async def test_segments_are_sealed_and_retired_whole() -> None:
     """
     clock = StuckClock()
     log = MemoryKeyed(clock=clock)
-    await log.configure(sealing=Sealing(bytes=4))
+    await log.configure(Sealing(bytes=4))
     for _ in range(5):
         await log.append([(b"k", b"v")])
         clock.wall_us += 10

@@ -27,11 +27,12 @@ async def test_a_retention_by_age_that_can_never_act_is_refused(sealing: Sealing
 
     log = await logs.create("log", sealing=sealing)
     with pytest.raises(UsageError, match="retention by age deletes only"):
-        await log.configure(retention=DAY)
+        await log.retain(DAY)
     assert not (await log.describe()).retention.is_set
-    await log.configure(sealing=HOURLY, retention=DAY)
+    await log.configure(HOURLY)
+    await log.retain(DAY)
     with pytest.raises(UsageError, match="retention by age deletes only"):
-        await log.configure(sealing=sealing or Sealing())
+        await log.configure(sealing or Sealing())
     assert (await log.describe()).sealing == HOURLY
     await log.close()
 

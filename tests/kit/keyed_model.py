@@ -341,12 +341,13 @@ class MemoryKeyed(ModelReads, KeyedWrites):
         self._check_open()
         return self.history.retire(retention or self.history.retention, wall_us(self.clock))
 
-    async def configure(
-        self, *, sealing: Sealing | None = None, retention: Retention | None = None
-    ) -> None:
+    async def configure(self, sealing: Sealing) -> None:
         self._check_open()
-        self.history.sealing = sealing or self.history.sealing
-        self.history.retention = retention or self.history.retention
+        self.history.sealing = sealing
+
+    async def retain(self, retention: Retention) -> None:
+        self._check_open()
+        self.history.retention = retention
 
     async def collect(self) -> int:
         self._check_open()

@@ -242,10 +242,11 @@ class KeyedLog(KeyedReader):
     def retire(self, retention: Retention | None = None) -> int:
         return self._portal.run(self._inner.retire(retention))
 
-    def configure(
-        self, *, sealing: Sealing | None = None, retention: Retention | None = None
-    ) -> None:
-        self._portal.run(self._inner.configure(sealing=sealing, retention=retention))
+    def configure(self, sealing: Sealing) -> None:
+        self._portal.run(self._inner.configure(sealing))
+
+    def retain(self, retention: Retention) -> None:
+        self._portal.run(self._inner.retain(retention))
 
     def collect(self, *, after_us: int = AFTER_US) -> int:
         return self._portal.run(self._inner.collect(after_us=after_us))

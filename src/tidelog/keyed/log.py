@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tidelog.core.arguments import check_whole
+from tidelog.core.arguments import check_kind, check_whole
 from tidelog.core.clock import backoff_us, wall_us
 from tidelog.core.ids import check_name
 from tidelog.errors import BusyError, ContentionError, LogFull, TidelogError, UsageError
@@ -208,13 +208,18 @@ class KeyedLog(KeyedReader, KeyedWrites):
 
         return await self.state_handle.machine.commit(decide)
 
-    async def configure(
-        self, *, sealing: Sealing | None = None, retention: Retention | None = None
-    ) -> None:
-        check_settings(sealing, retention)
+    async def configure(self, sealing: Sealing) -> None:
+        check_kind(sealing, Sealing, "sealing must be a tidelog.Sealing")
         self._check_open()
         await self.state_handle.machine.commit(
-            lambda state: decide_configured(state, sealing=sealing, retention=retention)
+            lambda state: decide_configured(state, sealing=sealing, retention=None)
+        )
+
+    async def retain(self, retention: Retention) -> None:
+        check_kind(retention, Retention, "retention must be a tidelog.Retention")
+        self._check_open()
+        await self.state_handle.machine.commit(
+            lambda state: decide_configured(state, sealing=None, retention=retention)
         )
 
     async def collect(self, *, after_us: int = AFTER_US) -> int:

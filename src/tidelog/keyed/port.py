@@ -254,10 +254,12 @@ class KeyedWrites(KeyedReads):
         """Retire the sealed segments past the retention; return their number."""
 
     @abc.abstractmethod
-    async def configure(
-        self, *, sealing: Sealing | None = None, retention: Retention | None = None
-    ) -> None:
-        """Set the sealing or the retention of the log, for all processes."""
+    async def configure(self, sealing: Sealing) -> None:
+        """Set when segments are sealed, for all processes."""
+
+    @abc.abstractmethod
+    async def retain(self, retention: Retention) -> None:
+        """Set how much history the log keeps, for all processes; `retire` applies it."""
 
     @abc.abstractmethod
     async def collect(self) -> int:

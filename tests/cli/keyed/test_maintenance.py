@@ -28,7 +28,7 @@ def two(cli: Cli) -> Cli:
 def test_unless_named_keyed_logs_are_compacted_and_collected_too(two: Cli) -> None:
     """Compaction makes runs and reports retired segments; collection deletes replaced objects."""
     before = two.done("keyed", "scan", "k", "--key", "a", "--json").objects
-    two.done("keyed", "configure", "k", "--retain-segments", "1")
+    two.done("keyed", "retain", "k", "--retain-segments", "1")
     found = {one["name"]: one for one in two.done("compact", "--full", "--json").objects}
     assert [*found] == ["(catalog)", "k", "m"]
     assert (found["k"], found["m"]) == (

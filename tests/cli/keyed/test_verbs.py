@@ -39,8 +39,8 @@ def test_records_are_scanned_as_they_are_asked_for(filled: Cli) -> None:
     assert scanned(filled, "--key", "a") == [("a", "1"), ("a", "3")]
     assert scanned(filled, "--key", "a", "--newest", "--limit", "1") == [("a", "3")]
     assert scanned(filled, "--prefix", "b") == [("b", "2")]
-    assert scanned(filled, "--first", "a", "--last", "b", "--rows", "1") == [("a", "1")]
-    assert scanned(filled, "--first", "b") == [("b", "2")]
+    assert scanned(filled, "--from-key", "a", "--to-key", "b", "--limit", "1") == [("a", "1")]
+    assert scanned(filled, "--from-key", "b") == [("b", "2")]
     assert scanned(filled, "--key", "a", "--from", str(max(sequences))) == [("a", "3")]
     assert scanned(filled, "--key", "a", "--to", str(max(sequences))) == [("a", "1")]
     assert scanned(filled, "--key", "nobody") == []
@@ -95,12 +95,13 @@ def test_maintenance_from_seal_to_collect(filled: Cli) -> None:
     assert [one["limit"] is None for one in segments] == [False, True]
     assert segments[0]["records"] == 3
     first = str(segments[0]["id"])
-    listed = filled.done("keyed", "keys", "k", "--last-segment", str(int(first) + 1)).objects
+    listed = filled.done("keyed", "keys", "k", "--to-segment", str(int(first) + 1)).objects
     assert [one["key"] for one in listed] == ["a", "b"]
 
-    told = filled.done("keyed", "configure", "k", "--retain-segments", "1", "--seal-age", "1h")
-    assert told.object["retention"]["segments"] == 1
-    assert told.object["sealing"]["age_us"] == 3_600_000_000
+    kept = filled.done("keyed", "retain", "k", "--retain-segments", "1").object
+    assert kept["retention"]["segments"] == 1
+    sealing = filled.done("keyed", "configure", "k", "--seal-age", "1h").object["sealing"]
+    assert sealing["age_us"] == 3_600_000_000
     retired = filled.done("keyed", "retire", "k").object
     assert (retired["retired"], retired["oldest"]) == (1, sealed["limit"])
     filled.done("keyed", "collect", "k")
@@ -133,7 +134,7 @@ def test_checkpoints_and_forks_have_names(filled: Cli) -> None:
 
 def test_people_are_told_in_sentences(filled: Cli) -> None:
     """On a terminal, each verb describes its result in words."""
-    names = ("count", "create", "describe", "seal", "compact", "configure", "retire")
+    names = ("count", "create", "describe", "seal", "compact", "configure", "retain", "retire")
     places = [f"tidelog.cli.keyed.{name}" for name in (*names, "collect", "append", "fork", "drop")]
 
     def said(*words: str, given: bytes | None = None) -> Said:
@@ -149,10 +150,8 @@ def test_people_are_told_in_sentences(filled: Cli) -> None:
         assert said("seal", "k").err.startswith("Sealed the segment 0")
         assert "sealed at 1.07 GB" in said("describe", "k").out
         assert "run" in said("compact", "k", "--everything").err
-        assert (
-            "keeps the last 1d"
-            in said("configure", "k", "--seal-age", "1h", "--retain-age", "1d").err
-        )
+        assert "1h" in said("configure", "k", "--seal-age", "1h").err
+        assert "keeps the last 1d" in said("retain", "k", "--retain-age", "1d").err
         assert said("retire", "k").err.startswith("0 segments dropped;")
         assert "deleted" in said("collect", "k").err
         assert said("append", "k", given=LINES).err.startswith("3 records appended, sequences ")

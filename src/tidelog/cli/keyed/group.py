@@ -17,6 +17,7 @@ from tidelog.cli.keyed.follow import follow
 from tidelog.cli.keyed.fork import fork
 from tidelog.cli.keyed.keys import keys
 from tidelog.cli.keyed.list import list_keyed
+from tidelog.cli.keyed.retain import retain
 from tidelog.cli.keyed.retire import retire
 from tidelog.cli.keyed.scan import scan
 from tidelog.cli.keyed.scrub import scrub
@@ -40,6 +41,7 @@ app.command("segments")(segments)
 app.command("seal")(seal)
 app.command("compact")(compact)
 app.command("configure")(configure)
+app.command("retain")(retain)
 app.command("retire")(retire)
 app.command("collect")(collect)
 app.command("scrub")(scrub)

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
     from tidelog.keyed.port import KeyedReads
 
-FirstSegment = Annotated[
+FromSegment = Annotated[
     int | None,
-    typer.Option("--first-segment", min=0, metavar="ID", help="The first segment to read."),
+    typer.Option("--from-segment", min=0, metavar="ID", help="The first segment to read."),
 ]
-LastSegment = Annotated[
+ToSegment = Annotated[
     int | None,
-    typer.Option("--last-segment", min=0, metavar="ID", help="Stop before this segment."),
+    typer.Option("--to-segment", min=0, metavar="ID", help="Stop before this segment."),
 ]
 
 
@@ -47,8 +47,8 @@ def keys(
     ] = None,
     key_form: KeyForm = "text",
     rows: RowsMax = None,
-    first_segment: FirstSegment = None,
-    last_segment: LastSegment = None,
+    from_segment: FromSegment = None,
+    to_segment: ToSegment = None,
     format: Annotated[
         str | None,
         typer.Option(
@@ -67,8 +67,8 @@ def keys(
     chosen = choose_format(format, as_json=as_json)
     begins = b"" if prefix is None else key_bytes(prefix, key_form, "--prefix")
     follows = None if after is None else key_bytes(after, key_form, "--after")
-    segments = (first_segment or 0, last_segment)
-    is_any = first_segment is None and last_segment is None
+    segments = (from_segment or 0, to_segment)
+    is_any = from_segment is None and to_segment is None
 
     async def work(log: KeyedReads) -> None:
         if rows == 0:

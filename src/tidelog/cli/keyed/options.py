@@ -30,13 +30,14 @@ OneKey = Annotated[str, typer.Option("--key", metavar="KEY", help="The key; '' i
 Prefix = Annotated[
     str | None, typer.Option("--prefix", metavar="KEY", help="Only keys with this prefix.")
 ]
-First = Annotated[str | None, typer.Option("--first", metavar="KEY", help="The first key to read.")]
-Last = Annotated[str | None, typer.Option("--last", metavar="KEY", help="Stop before this key.")]
+FromKey = Annotated[
+    str | None, typer.Option("--from-key", metavar="KEY", help="The first key to read.")
+]
+ToKey = Annotated[str | None, typer.Option("--to-key", metavar="KEY", help="Stop before this key.")]
 From = Annotated[
     int,
     typer.Option(
         "--from",
-        "--start",
         metavar="SEQUENCE",
         help="The first sequence. The default is the oldest.",
     ),
@@ -47,9 +48,7 @@ To = Annotated[
         "--to", metavar="SEQUENCE", help="Stop before this sequence. The default is the end."
     ),
 ]
-RowsMax = Annotated[
-    int | None, typer.Option("--limit", "--rows", metavar="N", help="At most N rows.")
-]
+RowsMax = Annotated[int | None, typer.Option("--limit", metavar="N", help="At most N rows.")]
 
 
 def keys_of(
@@ -57,8 +56,8 @@ def keys_of(
     *,
     key: str | None,
     prefix: str | None = None,
-    first: str | None = None,
-    last: str | None = None,
+    from_key: str | None = None,
+    to_key: str | None = None,
 ) -> Keys:
     """Return the keys that the options choose.
 
@@ -73,9 +72,9 @@ def keys_of(
     return chosen_keys(
         key=chosen(key, "--key"),
         prefix=chosen(prefix, "--prefix"),
-        from_key=chosen(first, "--first"),
-        to_key=chosen(last, "--last"),
-        names=("--key", "--prefix", "--first and --last"),
+        from_key=chosen(from_key, "--from-key"),
+        to_key=chosen(to_key, "--to-key"),
+        names=("--key", "--prefix", "--from-key and --to-key"),
     )
 
 

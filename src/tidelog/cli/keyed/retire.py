@@ -34,7 +34,7 @@ def retire(
 ) -> None:
     """Drop the segments that the retention does not keep, for good.
 
-    The active segment stays. 'tidelog keyed configure' sets the retention; options given here apply
+    The active segment stays. 'tidelog keyed retain' sets the retention; options given here apply
     to this run only.
     """
     from tidelog.keyed.values import Retention
@@ -51,7 +51,7 @@ def retire(
         if not retention.is_set and not (await log.describe()).retention.is_set:
             raise UsageError(
                 f"the keyed log {name!r} has no retention: set one here, or with "
-                "'tidelog keyed configure'"
+                "'tidelog keyed retain'"
             )
         gone = await log.retire(retention if retention.is_set else None)
         return gone, (await log.describe()).oldest

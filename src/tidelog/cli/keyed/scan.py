@@ -9,14 +9,14 @@ import typer
 from tidelog.cli.command import AsJson
 from tidelog.cli.keyed.opened import KeyedName, on_reader
 from tidelog.cli.keyed.options import (
-    First,
     From,
+    FromKey,
     Key,
     KeyForm,
-    Last,
     Prefix,
     RowsMax,
     To,
+    ToKey,
     check_form,
     check_rows,
     check_sequence_range,
@@ -50,8 +50,8 @@ def scan(
     *,
     key: Key = None,
     prefix: Prefix = None,
-    first: First = None,
-    last: Last = None,
+    from_key: FromKey = None,
+    to_key: ToKey = None,
     key_form: KeyForm = "text",
     start: From = 0,
     to: To = None,
@@ -70,7 +70,7 @@ def scan(
         raise UsageError("--from and --since exclude each other: give one")
     chosen = choose_record_format(format, as_json=as_json)
     since_us = None if since is None else time_us_of(since, "--since")
-    keys = keys_of(key_form, key=key, prefix=prefix, first=first, last=last)
+    keys = keys_of(key_form, key=key, prefix=prefix, from_key=from_key, to_key=to_key)
 
     async def work(log: KeyedReads) -> None:
         at = start if since_us is None else await log.sequence_at(since_us)

@@ -24,6 +24,7 @@ def rebuild(
     start: Annotated[
         int | None,
         typer.Option(
+            "--from",
             metavar="POSITION",
             help="The first position of the log. Earlier ones count as collected.",
         ),
@@ -33,12 +34,12 @@ def rebuild(
     """Write a lost manifest of a log again, from the objects of the log.
 
     The manifest must be missing: move a damaged one away first. Cursors and pins stay. If the
-    collection plan is lost as well, pass in --start the first position since which no object is
+    collection plan is lost as well, pass in --from the first position since which no object is
     missing.
     """
     check_log(name)
     if start is not None and start < 1:
-        raise UsageError(f"--start {start} is not a position: positions begin at 1")
+        raise UsageError(f"--from {start} is not a position: positions begin at 1")
 
     async def work(location: Location) -> LogInfo:
         return await (await location.logs.rebuild(name, start=start)).describe()

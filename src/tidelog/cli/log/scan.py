@@ -37,9 +37,7 @@ To = Annotated[
         "--to", metavar="POSITION", help="Stop before this position. The default is the end."
     ),
 ]
-Records = Annotated[
-    int | None, typer.Option("--limit", "--records", metavar="N", help="At most N records.")
-]
+Records = Annotated[int | None, typer.Option("--limit", metavar="N", help="At most N records.")]
 Since = Annotated[
     str | None,
     typer.Option(
