@@ -136,12 +136,7 @@ PURE = frozenset(
 _PERSIST = "tidelog.persist"
 KNOWN_CYCLES = frozenset(
     {
-        (f"{_PERSIST}.handle.appender", f"{_PERSIST}.handle.shard"),
-        (f"{_PERSIST}.handle.appending", f"{_PERSIST}.handle.shard"),
-        (f"{_PERSIST}.handle.leasing", f"{_PERSIST}.handle.shard"),
-        (f"{_PERSIST}.handle.listening", f"{_PERSIST}.handle.shard"),
         (f"{_PERSIST}.handle.listening", f"{_PERSIST}.transactions.transactions"),
-        (f"{_PERSIST}.handle.shard", f"{_PERSIST}.maintenance.compactor"),
         (f"{_PERSIST}.handle.shard", f"{_PERSIST}.maintenance.sweeper"),
         (f"{_PERSIST}.transactions.begun", f"{_PERSIST}.transactions.transactions"),
         (f"{_PERSIST}.transactions.committing", f"{_PERSIST}.transactions.transactions"),

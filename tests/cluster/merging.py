@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from tidelog.location import open_location
-from tidelog.persist.handle.shard import Shard
+from tidelog.persist.handle.port import ShardHandle
 from tidelog.persist.maintenance.compactor import compact
 from tidelog.persist.maintenance.merger import MergedParts
 from tidelog.persist.maintenance.merging import MergeRequest
@@ -54,7 +54,7 @@ class DiesAfterwards:
 
     inner: SparkMerger
 
-    async def write(self, shard: Shard, request: MergeRequest) -> MergedParts:
+    async def write(self, shard: ShardHandle, request: MergeRequest) -> MergedParts:
         found = await self.inner.write(shard, request)
         print(json.dumps({"written": len(found.parts)}), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -16,7 +16,7 @@ from tidelog.core.clock import SystemClock
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import ShardId
 from tidelog.persist.format.schema import ShardSchema
-from tidelog.persist.handle.listening import Progress
+from tidelog.persist.handle.port import Progress
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.transition import Verdict
 from tidelog.store.memory import MemoryStore

@@ -28,6 +28,7 @@ from tidelog.errors import CorruptionError, LocationError, PartMissing, UsageErr
 from tidelog.persist.format import part
 from tidelog.persist.format.part import decode_bounds
 from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.handle.port import ShardHandle
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.maintenance import compactor
 from tidelog.persist.maintenance.compactor import compact
@@ -317,7 +318,7 @@ class _Meanwhile:
     also: Any
     written: list[MergedParts] = field(default_factory=list)
 
-    async def write(self, shard: Shard, request: MergeRequest) -> MergedParts:
+    async def write(self, shard: ShardHandle, request: MergeRequest) -> MergedParts:
         found = await self.inner.write(shard, request)
         self.written.append(found)
         await self.also()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tidelog.core.frontier import Frontier
     from tidelog.persist.handle.appending import Updates
-    from tidelog.persist.handle.listening import Progress
+    from tidelog.persist.handle.port import Progress
     from tidelog.persist.maintenance.compactor import Compacted
     from tidelog.persist.maintenance.sweeper import ShardSwept
     from tidelog.persist.read.reader import Split

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tidelog.collection.source.port import RawSource, SurveyResult
     from tidelog.collection.source.survey_result import SurveyJob
     from tidelog.location import Location
-    from tidelog.persist.handle.shard import Shard
+    from tidelog.persist.handle.port import ShardHandle
     from tidelog.persist.maintenance.merger import MergedParts, Merger
     from tidelog.persist.maintenance.merging import MergeRequest
     from tidelog.spark.engine import SparkEngine
@@ -155,7 +155,7 @@ class LateMerger:
     session: LateSession
     _merger: Merger | None = None
 
-    async def write(self, shard: Shard, request: MergeRequest) -> MergedParts:
+    async def write(self, shard: ShardHandle, request: MergeRequest) -> MergedParts:
         """See `tidelog.persist.maintenance.merger.Merger`.
 
         Raises:

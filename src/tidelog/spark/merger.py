@@ -37,7 +37,7 @@ from tidelog.spark.tasks import SparkTasks, tasks_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelog.persist.handle.shard import Shard
+    from tidelog.persist.handle.port import ShardHandle
     from tidelog.persist.maintenance.merging import MergeRequest
 
 LEAST_BYTES: Final = 64 * 1024 * 1024  # For less, one process is faster than tasks.
@@ -64,7 +64,7 @@ class SparkMerger:
     _here: MergerHere = field(default_factory=MergerHere)
     _checked: set[str] = field(default_factory=set)
 
-    async def write(self, shard: Shard, request: MergeRequest) -> MergedParts:
+    async def write(self, shard: ShardHandle, request: MergeRequest) -> MergedParts:
         """Write the result of a merge; see `tidelog.persist.maintenance.merger.Merger`.
 
         Raises:
@@ -88,7 +88,7 @@ class SparkMerger:
         await see_parts(found.parts, tasks, url, clock=shard.clock)
         return found
 
-    async def _check(self, tasks: SparkTasks, url: str, shard: Shard) -> None:
+    async def _check(self, tasks: SparkTasks, url: str, shard: ShardHandle) -> None:
         """Check the executors once per location, if they are not threads of this process."""
         if url in self._checked:
             return
@@ -100,7 +100,7 @@ class SparkMerger:
 
 
 async def plan_job(
-    shard: Shard, request: MergeRequest, *, url: str, cores: int, memory_bytes: int
+    shard: ShardHandle, request: MergeRequest, *, url: str, cores: int, memory_bytes: int
 ) -> MergeJob:
     """Plan the division of a merge among tasks; this reads samples of some parts.
 
@@ -152,7 +152,7 @@ def _gathered(told: Sequence[Told], job: MergeJob) -> MergedParts:
     return merged_parts(written, decode_schema(job.schema), restated)
 
 
-async def _choose_cuts(shard: Shard, request: MergeRequest, places: int) -> list[Any]:
+async def _choose_cuts(shard: ShardHandle, request: MergeRequest, places: int) -> list[Any]:
     """Return values of the first column that cut the rows into about ``places`` equal ranges.
 
     Return none if the column has no plain order, or one value in too many rows.
@@ -167,7 +167,7 @@ async def _choose_cuts(shard: Shard, request: MergeRequest, places: int) -> list
     return cuts if 2 * (len(cuts) + 1) > places else []
 
 
-async def _sample(shard: Shard, part: Part) -> list[tuple[Any, int]]:
+async def _sample(shard: ShardHandle, part: Part) -> list[tuple[Any, int]]:
     """Return values sampled from a part's first column, with the number of rows each represents."""
     path = part.path or ""
     schema = newest_schema(shard.state)

@@ -22,7 +22,7 @@ from tidelog.persist.handle.timeout import in_time
 from tidelog.persist.states.transition import Verdict, check_not_finalized
 
 if TYPE_CHECKING:
-    from tidelog.persist.handle.shard import Shard
+    from tidelog.persist.handle.port import ShardHandle
 
 Attempt = tuple[bool, Frontier]  # Whether the write has updates, and its upper.
 
@@ -35,7 +35,7 @@ class Appender:
     without data. Units: ``heartbeat_us`` in microseconds; with 0, progress never waits.
     """
 
-    shard: Shard
+    shard: ShardHandle
     name: str
     number: int
     upper: Frontier
@@ -200,7 +200,7 @@ class Appender:
         self._beaten_us = self.shard.clock.monotonic_us()
 
 
-async def open_appender(shard: Shard, name: str, *, heartbeat_us: int) -> Appender:
+async def open_appender(shard: ShardHandle, name: str, *, heartbeat_us: int) -> Appender:
     """Return the writer of a name, in the newest state of that name."""
     state = await shard.refresh()
     last = state.writers.get(name)

@@ -45,7 +45,7 @@ from tidelog.persist.write.streaming import Stream, check_stream, gathered, writ
 from tidelog.rowhash import RowSum
 
 if TYPE_CHECKING:
-    from tidelog.persist.handle.shard import Shard
+    from tidelog.persist.handle.port import ShardHandle
 
 WRITES_MAX: Final = 3
 PARTS_COMPARED: Final = 2  # The number of parts decoded concurrently: each is large.
@@ -63,7 +63,7 @@ class AppendOptions:
 
 
 async def compare_and_append(
-    shard: Shard, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
+    shard: ShardHandle, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
 ) -> Appended:
     """Append updates at times in ``[lower, upper)``; see `Shard.compare_and_append`."""
     if updates is not None and not isinstance(updates, pa.Table | pa.RecordBatch):
@@ -82,7 +82,7 @@ async def compare_and_append(
 
 
 async def _answer_by_stored_schema(
-    shard: Shard, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
+    shard: ShardHandle, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
 ) -> Appended | None:
     """Return the result of a retry whose rows fit the schema of the stored write, or None.
 
@@ -109,7 +109,7 @@ def stored_schema(state: State, lower: Frontier) -> ShardSchema:
 
 
 async def sum_by_stored_schema(
-    shard: Shard, state: State, updates: pa.Table | None, lower: Frontier, upper: Frontier
+    shard: ShardHandle, state: State, updates: pa.Table | None, lower: Frontier, upper: Frontier
 ) -> bytes:
     """Return T of updates in the schema of a stored write from ``lower``.
 
@@ -133,7 +133,7 @@ async def sum_by_stored_schema(
 
 
 async def _append(
-    shard: Shard, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
+    shard: ShardHandle, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
 ) -> Appended:
     schema = await _schema_of(shard)
     options = replace(options, schema=schema)
@@ -161,7 +161,7 @@ async def _append(
     return await write()
 
 
-async def _schema_of(shard: Shard) -> ShardSchema:
+async def _schema_of(shard: ShardHandle) -> ShardSchema:
     """Return the schema in which a handle writes: its own, or the shard's.
 
     Raises:
@@ -173,7 +173,7 @@ async def _schema_of(shard: Shard) -> ShardSchema:
 
 
 async def commit_parts(
-    shard: Shard, parts: list[Part], lower: Frontier, upper: Frontier, options: AppendOptions
+    shard: ShardHandle, parts: list[Part], lower: Frontier, upper: Frontier, options: AppendOptions
 ) -> Appended:
     """Commit parts that any process has written before; see `Shard.compare_and_append`."""
     schema = encode_schema(options.schema or shard.written_schema())
@@ -187,7 +187,7 @@ async def commit_parts(
         return await _answer_by_reading(shard, command)
 
 
-async def _answer_by_reading(shard: Shard, command: CompareAndAppend) -> Appended:
+async def _answer_by_reading(shard: ShardHandle, command: CompareAndAppend) -> Appended:
     """Return the result of a retry whose stored rows have an earlier schema, by reading them.
 
     Raises:
@@ -220,7 +220,7 @@ async def _answer_by_reading(shard: Shard, command: CompareAndAppend) -> Appende
 
 
 def _command(
-    shard: Shard,
+    shard: ShardHandle,
     parts: list[Part],
     lower: Frontier,
     upper: Frontier,
@@ -241,7 +241,9 @@ def _command(
     )
 
 
-async def append(shard: Shard, updates: pa.Table, start: Frontier, until: Frontier) -> Appended:
+async def append(
+    shard: ShardHandle, updates: pa.Table, start: Frontier, until: Frontier
+) -> Appended:
     """Make the shard hold these updates for ``[start, until)``; see `Shard.append`."""
     schema = await _schema_of(shard)
     transition.check_interval(start, until, rows=updates.num_rows)
@@ -272,7 +274,7 @@ async def append(shard: Shard, updates: pa.Table, start: Frontier, until: Fronti
         state = shard.state
 
 
-async def _compare_covered(shard: Shard, state: State, ready: pa.Table, span: Span) -> State:
+async def _compare_covered(shard: ShardHandle, state: State, ready: pa.Table, span: Span) -> State:
     """Compare updates in a span with the shard's; return the newest state that was read.
 
     Raises:
@@ -291,7 +293,9 @@ async def _compare_covered(shard: Shard, state: State, ready: pa.Table, span: Sp
     raise overtaken()
 
 
-async def _sum_of_stored(shard: Shard, state: State, schema: ShardSchema, span: Span) -> RowSum:
+async def _sum_of_stored(
+    shard: ShardHandle, state: State, schema: ShardSchema, span: Span
+) -> RowSum:
     lower, upper = span
     last = TIME_MAX if upper.is_empty else upper.time - 1
 
@@ -305,7 +309,7 @@ async def _sum_of_stored(shard: Shard, state: State, schema: ShardSchema, span: 
 
 
 async def _write_stream(
-    shard: Shard, updates: Stream, schema: ShardSchema, lower: Frontier, upper: Frontier
+    shard: ShardHandle, updates: Stream, schema: ShardSchema, lower: Frontier, upper: Frontier
 ) -> list[Part]:
     """Write updates as they arrive, one part at a time."""
     writer = shard.writer(schema)

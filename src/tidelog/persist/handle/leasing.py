@@ -35,8 +35,7 @@ from tidelog.persist.states.holding import (
 from tidelog.persist.states.state import Diff, State
 
 if TYPE_CHECKING:
-    from tidelog.persist.handle.listening import Progress
-    from tidelog.persist.handle.shard import Shard
+    from tidelog.persist.handle.port import Progress, ShardHandle
     from tidelog.persist.read.snapshot import ShardSnapshot
 
 RENEWALS: Final = 3  # Within the time of a lease.
@@ -51,7 +50,7 @@ class LeasedReader:
     Units: ``until_us`` is the wall time, in microseconds, at which a fixed lease ends.
     """
 
-    shard: Shard
+    shard: ShardHandle
     name: str
     lease_us: int
     since: Frontier
@@ -198,7 +197,7 @@ async def _beat(reader_of: ref[LeasedReader], clock: Clock, every_us: int) -> No
 
 
 async def open_lease(
-    shard: Shard, since: Frontier | None, *, lease_us: int, is_fixed: bool, purpose: str
+    shard: ShardHandle, since: Frontier | None, *, lease_us: int, is_fixed: bool, purpose: str
 ) -> LeasedReader:
     """Place a lease and return its reader; see `Shard.lease`."""
     check_whole(lease_us, "lease_us")
@@ -239,7 +238,7 @@ async def open_lease(
     return reader
 
 
-async def end_leases(shard: Shard) -> int:
+async def end_leases(shard: ShardHandle) -> int:
     """End the leases that no reader renews; return their number.
 
     This handle has watched them for their whole length, or an earlier process recorded their beats

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from tidelog.persist.format.bounds import part_reaches
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import consolidate
+from tidelog.persist.handle.port import Progress, ShardHandle
 from tidelog.persist.handle.timeout import in_time
 from tidelog.persist.read.pieces import parts_by_time
 from tidelog.persist.read.reader import parts_between
@@ -31,9 +32,6 @@ from tidelog.persist.read.snapshot import check_readable
 from tidelog.persist.states.evolution import served_schema
 from tidelog.persist.states.state import State
 
-if TYPE_CHECKING:
-    from tidelog.persist.handle.shard import Shard
-
 T = TypeVar("T")
 POLL_FIRST_US: Final = 20_000
 POLL_MOST_US: Final = 1_000_000
@@ -41,17 +39,8 @@ POLL_MOST_US: Final = 1_000_000
 INTERVAL_BYTES: Final = 8 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """A step of a listener: all updates at times in ``[lower, upper)``."""
-
-    updates: pa.Table
-    lower: Frontier
-    upper: Frontier
-
-
 async def listen(
-    shard: Shard, as_of: int, selection: RowSelection, *, wait: bool
+    shard: ShardHandle, as_of: int, selection: RowSelection, *, wait: bool
 ) -> AsyncGenerator[Progress, None]:
     """Yield the updates at times after ``as_of``; see `Shard.listen`."""
     reached = check_start(as_of)
@@ -92,7 +81,7 @@ def check_start(as_of: int) -> int:
 
 
 async def intervals(
-    shard: Shard,
+    shard: ShardHandle,
     state: State,
     reached: int,
     end: Frontier,
@@ -134,7 +123,7 @@ def _together(groups: list[list[Part]]) -> Iterator[list[Part]]:
 
 
 async def _changes(
-    shard: Shard,
+    shard: ShardHandle,
     schema: ShardSchema,
     selection: CheckedSelection,
     parts: list[Part],
@@ -155,7 +144,7 @@ async def _changes(
 
 
 async def wait_for_upper(
-    shard: Shard, time: int, *, wait: bool = True, timeout_us: int | None = None
+    shard: ShardHandle, time: int, *, wait: bool = True, timeout_us: int | None = None
 ) -> State:
     """Return the newest state if ``time`` is complete; with ``wait``, wait until it is.
 
@@ -262,7 +251,7 @@ def not_complete(time: int, upper: Frontier) -> AsOfNotComplete:
     return AsOfNotComplete(sentence, asked=time, upper=upper)
 
 
-async def _caught_up(shard: Shard, time: int) -> State:
+async def _caught_up(shard: ShardHandle, time: int) -> State:
     """Apply a registered shard's transactions up to ``time``, and return its state."""
     from tidelog.persist.transactions.transactions import transactions_of
 

@@ -43,7 +43,7 @@ from tidelog.persist.handle.asked import (
     holds_asked,
 )
 from tidelog.persist.handle.leasing import LeasedReader
-from tidelog.persist.handle.listening import Progress
+from tidelog.persist.handle.port import Progress
 from tidelog.persist.handle.timeout import in_time
 from tidelog.persist.read.by_spark import spark_room
 from tidelog.persist.read.reader import PartReader, parts_until

@@ -18,7 +18,7 @@ import msgspec
 from tidelog.core.clock import wall_us
 from tidelog.core.ids import new_writer_id
 from tidelog.errors import LocationError, PartMissing, PartsSwept
-from tidelog.persist.handle.shard import Shard
+from tidelog.persist.handle.port import ShardHandle
 from tidelog.persist.maintenance.merger import MergedParts, Merger, MergerHere
 from tidelog.persist.maintenance.merging import (
     Expiry,
@@ -58,7 +58,7 @@ HERE: Final = MergerHere()
 
 
 async def compact(
-    shard: Shard,
+    shard: ShardHandle,
     *,
     full: bool = False,
     expiry: Expiry | None = None,
@@ -90,12 +90,12 @@ async def compact(
     return done
 
 
-def is_due(shard: Shard) -> bool:
+def is_due(shard: ShardHandle) -> bool:
     """Return True if a merge is due in the state that this handle knows: no request."""
     return plan_merge(shard.state, now_us=wall_us(shard.clock)) is not None
 
 
-async def _claim(shard: Shard, request: MergeRequest) -> bool:
+async def _claim(shard: ShardHandle, request: MergeRequest) -> bool:
     """Claim a large merge, so that other processes skip it; False if another process has it."""
     who = new_writer_id(shard.clock)
     now_us = wall_us(shard.clock)
@@ -104,7 +104,7 @@ async def _claim(shard: Shard, request: MergeRequest) -> bool:
     )
 
 
-async def merge(shard: Shard, request: MergeRequest, merger: Merger = HERE) -> Compacted:
+async def merge(shard: ShardHandle, request: MergeRequest, merger: Merger = HERE) -> Compacted:
     """Merge several batches into one; see `compact`."""
     try:
         written = await merger.write(shard, request)
@@ -148,7 +148,7 @@ def _batch_of(request: MergeRequest, written: MergedParts) -> Batch | None:
     )
 
 
-async def _drop(shard: Shard, merged: Batch) -> None:
+async def _drop(shard: ShardHandle, merged: Batch) -> None:
     try:
         await shard.store.delete([part.path for part in merged.parts if part.path is not None])
     except LocationError:

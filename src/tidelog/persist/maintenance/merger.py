@@ -19,7 +19,7 @@ from tidelog.persist.states.evolution import newest_schema
 from tidelog.rowhash import RowSum
 
 if TYPE_CHECKING:
-    from tidelog.persist.handle.shard import Shard
+    from tidelog.persist.handle.port import ShardHandle
     from tidelog.persist.maintenance.merging import MergeRequest
 
 
@@ -41,7 +41,7 @@ class MergedParts:
 class Merger(Protocol):
     """Executes merges."""
 
-    async def write(self, shard: Shard, request: MergeRequest) -> MergedParts:
+    async def write(self, shard: ShardHandle, request: MergeRequest) -> MergedParts:
         """Write the result of a merge: the same rows with times advanced.
 
         Raises:
@@ -54,7 +54,7 @@ class Merger(Protocol):
 class MergerHere:
     """Executes merges in this process, in bounded memory; see `RowMerger`."""
 
-    async def write(self, shard: Shard, request: MergeRequest) -> MergedParts:
+    async def write(self, shard: ShardHandle, request: MergeRequest) -> MergedParts:
         merger = merger_of(shard)
         writer = shard.writer(merger.schema)
         parts: list[Part] = []
@@ -64,7 +64,7 @@ class MergerHere:
         return merged_parts([parts], merger.schema, merger.restated, merger.expired)
 
 
-def merger_of(shard: Shard) -> RowMerger:
+def merger_of(shard: ShardHandle) -> RowMerger:
     """Return a merger into the columns of the shard's newest schema, not the handle's."""
     schema = newest_schema(shard.state)
     out_bytes = shard.writer(schema).part_bytes

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from tidelog.core.frontier import Frontier
 from tidelog.errors import PartMissing
-from tidelog.persist.handle.listening import NotYet, Patience, Progress, intervals, poll
+from tidelog.persist.handle.listening import NotYet, Patience, intervals, poll
+from tidelog.persist.handle.port import Progress
 from tidelog.persist.read.selection import ALL_ROWS
 from tidelog.persist.read.snapshot import ShardSnapshot, check_readable
 from tidelog.persist.states.evolution import served_schema

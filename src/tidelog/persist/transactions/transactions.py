@@ -41,7 +41,8 @@ from tidelog.persist.handle.asked import (
     check_write_token,
     tables_asked,
 )
-from tidelog.persist.handle.listening import Patience, Progress, check_start
+from tidelog.persist.handle.listening import Patience, check_start
+from tidelog.persist.handle.port import Progress, ShardHandle
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.snapshot import ShardSnapshot
 from tidelog.persist.states.registered import (
@@ -313,7 +314,7 @@ class Transactions:
             await self._take(shard, steps)
         return shard.state
 
-    async def _take(self, shard: Shard, steps: list[Step]) -> None:
+    async def _take(self, shard: ShardHandle, steps: list[Step]) -> None:
         left = steps
         # Commit all steps concurrently, because one record takes all waiting commands. Their order
         # is not defined, so a step may find an earlier one missing and is tried again.
@@ -362,7 +363,7 @@ class Transactions:
             async for progress in found:
                 yield progress
 
-    async def catch_up(self, shard: Shard, time: int) -> None:
+    async def catch_up(self, shard: ShardHandle, time: int) -> None:
         """Advance a shard's own upper past a time, if transactions are complete past it.
 
         This is for readers that open the shard itself. Without writes it costs one request.
@@ -393,7 +394,7 @@ class Transactions:
         return await shard.machine.commit(lambda state: decide_epoch_for(state, registered, known))
 
 
-def transactions_of(shard: Shard) -> Transactions:
+def transactions_of(shard: ShardHandle) -> Transactions:
     """Return a handle of the transactions in which a shard is registered."""
     return Transactions(
         name=shard.state.registered.name,
