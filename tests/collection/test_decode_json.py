@@ -206,6 +206,7 @@ def test_a_number_is_what_it_says_or_an_error(text: str) -> None:
     """A float keeps its exact value, or its row is rejected."""
     decoded = decode(f'{{"x":{text}}}\n'.encode())
 
+    assert decoded.rows.num_rows + decoded.errors.num_rows == 1
     if decoded.rows.num_rows:
         (value,) = decoded.rows.column("x").to_pylist()
         assert isinstance(value, float)

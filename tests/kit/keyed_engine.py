@@ -28,6 +28,10 @@ from tidelog.wal.append.batching import Batching
 KEYS = (b"", b"a", b"a\x00", b"ab", b"b", b"\x00", b"\xff", b"\xff\xff", b"\x01")
 PREFIXES = (b"", b"a", b"\xff", b"\x00", b"zz")
 FAST = Batching(interval_us=0)
+STEP_NAMES = ("append",) * 8 + (
+    "compact", "compact", "seal", "retire", "collect", "checkpoint", "drop_checkpoint",
+    "reopen", "take_over", "fork", "read_elsewhere",
+)  # fmt: skip
 
 
 @contextmanager
@@ -76,11 +80,7 @@ class KeyedGame:
 
     async def step(self) -> None:
         """Do one random step."""
-        names = ("append",) * 8 + (
-            "compact", "compact", "seal", "retire", "collect", "checkpoint", "drop_checkpoint",
-            "reopen", "take_over", "fork", "read_elsewhere",
-        )  # fmt: skip
-        what = self.dice.choice(names)
+        what = self.dice.choice(STEP_NAMES)
         self.done[what] = self.done.get(what, 0) + 1
         await getattr(self, f"_{what}")(self.dice.choice(sorted(self.handles)))
 

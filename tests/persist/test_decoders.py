@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,16 +16,20 @@ ROWS, GROUPS, THREADS = 1_024, 32, 4
 
 
 class OneAtATime(pq.ParquetFile):
-    """A reader that fails if two threads use it at once, as Arrow's reader sometimes does."""
+    """A reader that fails if two threads use it at once, as Arrow's reader sometimes does.
 
-    def __init__(self, *given: Any) -> None:
+    Each read waits until all threads read.
+    """
+
+    def __init__(self, all_read: threading.Barrier, *given: Any) -> None:
         super().__init__(*given)
+        self._all_read = all_read
         self._busy = threading.Lock()
 
     def read_row_groups(self, *given: Any, **options: Any) -> pa.Table:
         assert self._busy.acquire(blocking=False), "two threads are in one reader"
         try:
-            time.sleep(0.001)  # Gives the other threads a turn.
+            self._all_read.wait(30)
             return super().read_row_groups(*given, **options)
         finally:
             self._busy.release()
@@ -40,10 +43,11 @@ def test_threads_decode_of_one_file_at_once() -> None:
     pq.write_table(table, sink, row_group_size=ROWS)
     data = sink.getvalue()
     made: list[int] = []
+    all_read = threading.Barrier(THREADS)
 
     def another() -> pq.ParquetFile:
         made.append(1)
-        return OneAtATime(pa.BufferReader(data))
+        return OneAtATime(all_read, pa.BufferReader(data))
 
     decoders = Decoders(another(), another)
     groups = [number % GROUPS for number in range(4 * GROUPS)]
@@ -51,4 +55,4 @@ def test_threads_decode_of_one_file_at_once() -> None:
         found = list(threads.map(lambda n: decoders.read([n], ["text", "n"]), groups))
     for group, rows in zip(groups, found, strict=True):
         assert rows.equals(table.slice(group * ROWS, ROWS).select(rows.column_names))
-    assert 1 <= len(made) <= THREADS, "readers are used again"
+    assert len(made) == THREADS, "readers are used again"

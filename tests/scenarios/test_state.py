@@ -24,6 +24,7 @@ from tidelog.errors import HoldExpired, LocationError, PartMissing, PartsSwept
 from tidelog.persist.format import part
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.maintenance.sweeper import usage_of_shard
+from tidelog.persist.maintenance.usage import ObjectUse
 from tidelog.store.memory import MemoryStore
 from tidelog.testing import Recorded
 
@@ -380,14 +381,16 @@ async def test_t56_live_gone_young_and_dead_add_up_to_the_listing(place: Place) 
     shard = await lived(place, 8)
     await shard.writer().write(rows(("lost", 1, 8, 1)), inline=False)
     await place.store.put("shard/s/standing/1", b"checkpoint")
+    seen: Counter[ObjectUse] = Counter()
     for _ in range(4):
         usage = await usage_of_shard(place.shard())
         listed = [entry async for entry in place.store.list("shard/s/")]
         assert sum(usage.objects.values()) == len(listed)
         assert sum(usage.size_bytes.values()) == sum(entry.size_bytes for entry in listed)
-        assert Counter(usage.objects)
+        seen += Counter(usage.objects)
         await place.shard().sweep()
         await place.shard().collect(after_us=0)
+    assert set(seen) == set(ObjectUse)
 
 
 async def test_t54_a_lease_is_no_reason_to_keep_what_nothing_names(place: Place) -> None:
