@@ -13,6 +13,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from tidelog.keyed import log as logs_log
+from tidelog.keyed.format.marker import SinkMark
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.maintenance import collecting, compactor
@@ -52,8 +53,9 @@ def compaction_takes_the_newest_first() -> Iterator[None]:
 def compaction_does_not_compare() -> Iterator[None]:
     """A run is added although another client has compacted the same records."""
 
-    def lax(_: KeyedState, runs: Sequence[Run]) -> Decided:
-        return Decision(True, KeyedDiff(compacted=runs[-1].upper, added=tuple(runs)))
+    def lax(_: KeyedState, runs: Sequence[Run], sinks: dict[str, SinkMark]) -> Decided:
+        diff = KeyedDiff(compacted=runs[-1].upper, added=tuple(runs), sinks=sinks)
+        return Decision(True, diff)
 
     with patch.object(compactor, "decide_compacted", lax):
         yield
@@ -82,10 +84,11 @@ def compaction_reaches_over_seals() -> Iterator[None]:
         del everything
         return [(state.compacted, loose[-1].limit)] if len(loose) > 1 else []
 
-    def lax(state: KeyedState, runs: Sequence[Run]) -> Decided:
+    def lax(state: KeyedState, runs: Sequence[Run], sinks: dict[str, SinkMark]) -> Decided:
         if runs[0].lower != state.compacted:
             return Decision(False)
-        return Decision(True, KeyedDiff(compacted=runs[-1].upper, added=tuple(runs)))
+        diff = KeyedDiff(compacted=runs[-1].upper, added=tuple(runs), sinks=sinks)
+        return Decision(True, diff)
 
     with (
         patch.object(compactor, "windows_to_compact", all_of_it),

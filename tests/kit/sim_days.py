@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from sim.canaries.builds import Canary, caught_by
 from sim.kernel.rates import DAYS
+from tidelog.errors import TidelogError
 
 # The seed that last caught each broken build. If it no longer does, a test tries other seeds, which
 # takes up to a minute. `KEEP_CAUGHT=1 python -m pytest -n0 tests/sim -k caught` updates the file.
@@ -50,13 +51,15 @@ def caught(
 ) -> BaseException:
     """Return the failure of a broken build; the correct build must pass with the same seed.
 
-    The search begins with the seed that caught the build last.
+    A check or the code must find the fault: an error of the canary itself proves nothing. The
+    search begins with the seed that caught the build last.
     """
     name = f"{simulate.__name__} {canary.__name__}"
     likely = [CAUGHT[name]] if name in CAUGHT else []
     found = caught_by(canary, simulate, seeds=[*likely, *seeds])
     assert found is not None, "a broken build passed"
     seed, error = found
+    assert isinstance(error, AssertionError | TidelogError), error
     if os.environ.get("KEEP_CAUGHT"):
         CAUGHT[name] = seed
         KEPT.write_text(json.dumps(CAUGHT, indent=2, sort_keys=True) + "\n")

@@ -17,6 +17,7 @@ from sim.crash.stories_shard import ExpiryStory, MaintenanceStory
 from sim.crash.stories_transactions import TransactionStory
 from sim.kernel.faults import Script
 from sim.workloads.log import LogStory
+from tidelog.errors import TidelogError
 
 ALL: tuple[Story, ...] = (*STORIES, MaintenanceStory(), ExpiryStory(), EvolveStory())
 KINDS = {
@@ -88,5 +89,7 @@ def test_a_broken_build_is_caught_at_some_crash_point(
     canary: Callable[[], AbstractContextManager[None]], story: StoryOf
 ) -> None:
     """A build that fails only at one crash point must be killed there."""
-    with canary(), pytest.raises(Exception):  # noqa: B017, PT011 - the kind of failure differs
+    with canary(), pytest.raises(Exception) as found:  # noqa: PT011 - its cause is checked below.
         visit(story)
+    error = canaries.innermost(found.value.__cause__ or found.value)
+    assert isinstance(error, AssertionError | TidelogError), error
