@@ -211,8 +211,10 @@ async def test_two_locations_in_one_database_know_nothing_of_each_other(tmp_path
     ]
     await found[0].shard("s", schema=SCHEMA.data).compare_and_append(None, 0, 5)
     assert (await found[1].shard("s", schema=SCHEMA.data).upper()).time == 0
-    again = await open_location(str(tmp_path / "a"))
-    assert (await again.shard("s").upper()).time == 5
+    await found[1].shard("s", schema=SCHEMA.data).compare_and_append(None, 0, 3)
+    for name, upper in (("a", 5), ("b", 3)):
+        again = await open_location(str(tmp_path / name))
+        assert (await again.shard("s").upper()).time == upper
 
 
 @pytest.mark.parametrize(

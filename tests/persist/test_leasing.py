@@ -150,7 +150,7 @@ async def test_a_lease_cannot_be_placed_where_nothing_is_kept() -> None:
     assert (await shard.refresh()).holds.keys() == {"history"}
 
 
-async def test_a_reader_that_is_cancelled_while_it_waits_holds_nothing() -> None:
+async def test_a_reader_whose_wait_times_out_holds_nothing() -> None:
     """T24: a wait that times out leaves no hold behind."""
     place = in_memory()
     shard = await written(place, count=2)

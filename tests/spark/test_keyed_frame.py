@@ -97,7 +97,7 @@ def test_a_frame_stays_what_it_was_and_a_later_one_goes_on_from_there(
         log.close()
 
 
-def test_what_is_only_ordered_is_not_in_a_frame(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_frame_has_what_its_own_process_flushed(spark: SparkSession, tmp_path: Path) -> None:
     """A frame has flushed records, also in the process that writes them."""
     with tidelog.connect(str(tmp_path), create=True) as location:
         log = location.keyed.create("log")

@@ -128,7 +128,7 @@ def test_the_command_says_the_same_on_spark(
     said = []
     for flags in ([], ["--spark"]):
         status = main(["--location", str(tmp_path / "lake"), "log", "scrub", "slot", *flags])
-        said.append((status, sorted(capsys.readouterr().out)))
+        said.append((status, sorted(capsys.readouterr().out.splitlines())))
 
     assert said[0] == said[1]
     assert said[0][0] == int(is_hurt)

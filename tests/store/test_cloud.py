@@ -175,7 +175,7 @@ async def test_a_large_object_is_sent_in_one_request(moto: MotoServer) -> None:
 
 
 @pytest.mark.parametrize("how", ["refused", "silent"])
-def test_an_unreachable_endpoint_fails_in_time(how: str) -> None:
+def test_an_unreachable_endpoint_is_retried_for_seconds(how: str) -> None:
     """A request to an unreachable endpoint fails after at least four seconds.
 
     Servers restart, so it must not fail at once.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.clocks import SwiftClock
-from kit.protocols import KINDS, Kind
+from kit.protocols import KINDS, Kind, contents
 from tidelog.errors import UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.wrappers.metered import Metered
@@ -73,6 +73,8 @@ async def test_batches_leave_at_the_rate(kind: Kind) -> None:
     assert took_us >= (7 - 2) * 500_000 - 1_000
     assert positions == list(range(8, 58))
     assert clock.monotonic_us() - begin < took_us + 3_000_000
+    kept = [*(b"%d" % number for number in range(7)), *[b"x"] * 50]
+    assert await contents(kind, store) == dict(enumerate(kept, start=1))
 
 
 @pytest.mark.parametrize(
