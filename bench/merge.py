@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 
 from figures import print_table, ratio, seconds_of, side_by_side
 from tidelog.location import open_location
-from tidelog.persist.maintenance.compactor import HERE, Compacted, compact
+from tidelog.persist.maintenance.compactor import HERE, CompactionReport, compact
 from tidelog.persist.maintenance.merger import Merger
 from tidelog.spark.merger import SparkMerger
 from tidelog.spark.session import session, stop
@@ -59,7 +59,7 @@ async def make(folder: Path, rows: int) -> None:
     await shard.move_hold("history", BATCHES)
 
 
-async def merged(folder: Path, merger: Merger) -> Compacted:
+async def merged(folder: Path, merger: Merger) -> CompactionReport:
     shard = (await open_location(str(folder))).shard(NAME)
     done = await compact(shard, full=True, merger=merger)
     parts = sum(len(batch.parts) for batch in shard.state.batches)

@@ -38,7 +38,7 @@ from tidelog.core.frontier import Frontier
 from tidelog.core.ids import ShardId
 from tidelog.persist.format.schema import shard_schema
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.maintenance.compactor import Compacted, compact, is_due
+from tidelog.persist.maintenance.compactor import CompactionReport, compact, is_due
 from tidelog.persist.states.hold import HISTORY_HOLD
 from tidelog.store.memory import MemoryStore
 from tidelog.store.prices import storage_dollars_a_year
@@ -70,7 +70,7 @@ class Year:
     retain_ms: int | None
     number: int = 0
     clock: MadeUpClock = field(default_factory=MadeUpClock)
-    merged: Compacted = field(default_factory=Compacted)
+    merged: CompactionReport = field(default_factory=CompactionReport)
     appended: int = 0
     memory: MemoryStore = field(default_factory=MemoryStore)
     by_tick: list[int] = field(default_factory=list)

@@ -19,7 +19,7 @@ from tidelog.wal.format.gc_plan import GARBAGE, Garbage, decode_garbage, encode_
 from tidelog.wal.format.manifest import FIRST_POSITION, MANIFEST, Manifest, encode_manifest
 from tidelog.wal.format.snapshot import object_of
 from tidelog.wal.gc import collector, cursors, pins, plan_file, planner
-from tidelog.wal.gc.collector import Collected, Collector
+from tidelog.wal.gc.collector import Collector, CollectReport
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.pin_reach import paths_pinned
 from tidelog.wal.gc.pins import Pins
@@ -60,7 +60,7 @@ def collector_ignores_the_grace() -> Iterator[None]:
     """A collector deletes objects of the older manifest at once, without the grace for readers."""
     real = Collector._finish
 
-    async def hasty(self: Collector, written: Any, report: Collected) -> bool:
+    async def hasty(self: Collector, written: Any, report: CollectReport) -> bool:
         self.grace_us = 0
         return await real(self, written, report)
 
@@ -89,7 +89,7 @@ def collector_believes_plans() -> Iterator[None]:
 def collector_takes_plans_away_without_a_fence() -> Iterator[None]:
     """A collector discards a plan without a fence, so its writer may still carry it out."""
 
-    async def careless(self: Collector, ours: Any, report: Collected) -> None:
+    async def careless(self: Collector, ours: Any, report: CollectReport) -> None:
         report.discarded += 1
         empty = encode_garbage(Garbage(), write_id=self.clock.unique())
         with suppress(ObjectChanged, OutcomeUnknown):
@@ -104,7 +104,7 @@ def collector_fences_too_late() -> Iterator[None]:
     """A collector discards a plan before the fence, and a cursor may be made in between."""
     real = Collector._discard
 
-    async def too_late(self: Collector, ours: Any, report: Collected) -> None:
+    async def too_late(self: Collector, ours: Any, report: CollectReport) -> None:
         empty = encode_garbage(Garbage(), write_id=self.clock.unique())
         with suppress(ObjectChanged, OutcomeUnknown):
             await replace(self.store, GARBAGE, empty, e_tag=ours.e_tag, clock=self.clock)

@@ -17,7 +17,7 @@ from tidelog.wal.format.streams import Streams
 from tidelog.wal.slot_protocol import chain as walk
 from tidelog.wal.slot_protocol import fencing as opener
 from tidelog.wal.slot_protocol.chain_reader import End
-from tidelog.wal.slot_protocol.pipeline import Pipeline, Sent
+from tidelog.wal.slot_protocol.pipeline import Pipeline, SentBatch
 from tidelog.wal.slot_protocol.window import SendWindow, admit, answer, meet_fence
 from tidelog.wal.slot_protocol.writer import SlotWriter
 
@@ -26,7 +26,7 @@ from tidelog.wal.slot_protocol.writer import SlotWriter
 def slot_acknowledges_out_of_order() -> Iterator[None]:
     """A batch is acknowledged after its own put, without regard to earlier slots."""
 
-    def eager(self: Pipeline, *, below: int | None = None) -> Iterator[Sent]:
+    def eager(self: Pipeline, *, below: int | None = None) -> Iterator[SentBatch]:
         for slot in sorted(self._sent):
             if slot in self._window.done or slot < (below or self._window.committed):
                 yield self._sent.pop(slot)

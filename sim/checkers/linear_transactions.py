@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sim.checkers.linear import History, NotLinear, Read, Set, check_history
 
-Seen = tuple[tuple[int, str], ...]  # The lower and the name of each transaction.
+TailProbe = tuple[tuple[int, str], ...]  # The lower and the name of each transaction.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Look:
     client: str
     begin: float
     end: float
-    seen: Mapping[str, Seen]
+    seen: Mapping[str, TailProbe]
 
 
 def check_transactions_outside(commits: Iterable[Commit], looks: Iterable[Look]) -> History:

@@ -40,10 +40,10 @@ from tidelog.errors import (
 )
 from tidelog.store.memory import MemoryStore
 from tidelog.store.within import Within
-from tidelog.wal.admin.destroy import Destroyed
+from tidelog.wal.admin.destroy import DropReport
 from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.format.manifest import MANIFEST
-from tidelog.wal.gc.collector import Collected
+from tidelog.wal.gc.collector import CollectReport
 from tidelog.wal.gc.pins import Pins
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.logs import Logs, log_folder
@@ -207,7 +207,7 @@ class ForkTrial:
         except PositionCollected:
             pass
         keep = Keep(share_max=1, records=self.dice.choice([0, 0, 2]))
-        found: Collected = await log.collect(keep=keep, grace_us=self.grace_us)
+        found: CollectReport = await log.collect(keep=keep, grace_us=self.grace_us)
         self.report.collections += found.fragments > 0
         demand(not found.spared, "a plan would have erased what the log names")
 
@@ -243,7 +243,7 @@ class ForkTrial:
         demand([row["body"] for row in rows] == wanted, f"{pin} did not hold")
         await log.drop_pin(pin)
 
-    async def destroy(self, client: Client, name: str) -> Destroyed | None:
+    async def destroy(self, client: Client, name: str) -> DropReport | None:
         """Destroy a log; return None if it has forks."""
         try:
             async with Deadline(client, f"the destruction of {name}"):

@@ -37,7 +37,7 @@ from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.manifest_protocol.committer import Committer
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.manifest_protocol.writer import Wal3Writer
-from tidelog.wal.scrub.report import Scrubbed
+from tidelog.wal.scrub.report import ScrubReport
 from tidelog.wal.scrub.tree_scrub import scrub
 from tidelog.wal.slot_protocol.writer import SlotWriter
 
@@ -170,7 +170,7 @@ class Scenario:
         writer.committer.store = store
         await writer.committer.open()
 
-    async def scrub(self, client: Party) -> Scrubbed:
+    async def scrub(self, client: Party) -> ScrubReport:
         """Scrub the log at the shared store."""
         return await scrub(Wal3Reader(store=self.world.store, clock=client.clock))
 

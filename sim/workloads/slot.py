@@ -44,7 +44,7 @@ from tidelog.wal.append.bodies import array_of
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.streams import CLOSE, META, OPEN, Control, encode_control
 from tidelog.wal.read.stream_selection import Selection
-from tidelog.wal.scrub.report import Scrubbed
+from tidelog.wal.scrub.report import ScrubReport
 from tidelog.wal.scrub.slot_scrub import scrub_slots
 from tidelog.wal.slot_protocol.fencing import Fencer, make_log
 from tidelog.wal.slot_protocol.reader import SlotReader
@@ -242,7 +242,7 @@ class SlotScenario(Scenario):
             ended = await opener.open(lanes=1, alpha=2)
             self.takeovers = ended.tail.epoch.number
 
-    async def scrub(self, client: Party) -> Scrubbed:
+    async def scrub(self, client: Party) -> ScrubReport:
         """Check all stored objects, the streams of records, and their keys."""
         reader = SlotReader(store=self.world.store, clock=client.clock)
         await self.keys.check(reader)

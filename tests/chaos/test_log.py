@@ -15,7 +15,7 @@ from kit.protocols import KINDS, Kind
 from kit.s3_servers import SeaweedServer
 from tidelog.core.clock import SystemClock
 from tidelog.store.urls import open_store
-from tidelog.wal.scrub.report import Scrubbed
+from tidelog.wal.scrub.report import ScrubReport
 
 WRITERS = 3
 SCRIPT = Path(__file__).with_name("log_writer.py")
@@ -77,7 +77,7 @@ def _is_enough(bodies: Collection[str]) -> bool:
     return len({body.split("-")[0] for body in bodies}) == WRITERS and len(bodies) > 50
 
 
-async def contents(kind: Kind, url: str) -> tuple[dict[int, str], Scrubbed]:
+async def contents(kind: Kind, url: str) -> tuple[dict[int, str], ScrubReport]:
     store = open_store(url, clock=SystemClock(), create=True)
     await kind.settle(store)
     rows = [row async for table in kind.reader(store).scan() for row in table.to_pylist()]

@@ -16,7 +16,7 @@ import pytest
 from cli.conftest import EVENTS, UPSERT, Cli, Said
 from kit.s3_servers import SeaweedServer, free_ports
 from tidelog.collection.ingest.compute import Job
-from tidelog.collection.ingest.engine import Computed, LocalEngine
+from tidelog.collection.ingest.engine import LocalEngine, TickParts
 from tidelog.collection.source.port import RawSource
 from tidelog.location import open_location
 
@@ -359,7 +359,7 @@ def test_a_source_dropped_while_it_is_ingested(
     compute = LocalEngine.compute
     ticks = 0
 
-    async def drop_at_the_second(self: LocalEngine, job: Job, source: RawSource) -> Computed:
+    async def drop_at_the_second(self: LocalEngine, job: Job, source: RawSource) -> TickParts:
         nonlocal ticks
         ticks += 1
         if ticks == 2:

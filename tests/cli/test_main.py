@@ -24,7 +24,7 @@ from tidelog.cli import main as module
 from tidelog.cli.late_spark import LateSpark
 from tidelog.cli.main import main, status_of
 from tidelog.collection.ingest.compute import Job
-from tidelog.collection.ingest.engine import Computed, LocalEngine
+from tidelog.collection.ingest.engine import LocalEngine, TickParts
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.files_head import FilesHead
 from tidelog.collection.source.port import RawSource
@@ -322,7 +322,7 @@ def test_spark_is_taken_where_it_pays(
         heads.append(await look(source))
         return heads[-1]
 
-    async def compute(late: LateSpark, job: Job, source: RawSource) -> Computed:
+    async def compute(late: LateSpark, job: Job, source: RawSource) -> TickParts:
         ran.append(late.name)
         local = LocalEngine(store=late.location.store, clock=late.location.clock)
         return await local.compute(job, source)

@@ -12,7 +12,7 @@ import tidelog
 from cli.conftest import Cli
 from kit.shards import in_memory
 from tidelog.cli.output import dollars_text
-from tidelog.cli.shard.feed import Timed, feed
+from tidelog.cli.shard.feed import RowTimes, feed
 from tidelog.errors import UsageError
 
 
@@ -125,4 +125,4 @@ async def test_an_append_that_a_drop_overtakes_reports_that_the_shard_was_droppe
         await other.drop()
 
     with pytest.raises(UsageError, match="the shard was dropped"):
-        await feed(shard, tables(), Timed(time=3, diff=1), expected=None, upper=None)
+        await feed(shard, tables(), RowTimes(time=3, diff=1), expected=None, upper=None)

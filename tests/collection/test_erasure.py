@@ -18,8 +18,8 @@ from kit.clocks import OneThread
 from kit.sources import run_once
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.ingest.compute import Job
-from tidelog.collection.ingest.engine import Computed, LocalEngine
-from tidelog.collection.maintenance import CollectedOne
+from tidelog.collection.ingest.engine import LocalEngine, TickParts
+from tidelog.collection.maintenance import GroupCollection
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.port import RawSource
 from tidelog.collection.spec_types import SourceSpec
@@ -89,7 +89,7 @@ async def kept_in_order(location: Location, *, full: bool, sweeps: bool) -> None
     await done(maintenance.tidy(sweeps=sweeps))
 
 
-async def done(work: AsyncIterator[CollectedOne]) -> None:
+async def done(work: AsyncIterator[GroupCollection]) -> None:
     async for _ in work:
         pass
 
@@ -392,7 +392,7 @@ class Overtaken(LocalEngine):
         if self.before == "the binding":
             await self._drop()
 
-    async def compute(self, job: Job, source: RawSource) -> Computed:
+    async def compute(self, job: Job, source: RawSource) -> TickParts:
         if self.before == "the parts":
             await self._drop()
         done = await LocalEngine.compute(self, job, source)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.sources import make_source, run_once
-from tidelog.collection.ingest.engine import Computed
+from tidelog.collection.ingest.engine import TickParts
 from tidelog.collection.ingest.ingest import Commits, Ingester
 from tidelog.collection.source.binding import Binding
 from tidelog.collection.spec_types import SourceSpec
@@ -28,7 +28,7 @@ async def test_an_idle_ingester_that_was_overtaken_ends_well(
     idle = await location.sources.ingester("c")
     other = await (await open_location(str(tmp_path / "lake"))).sources.ingester("c")
 
-    async def overtaken(ingester: Ingester, binding: Binding, computed: Computed) -> Commits:
+    async def overtaken(ingester: Ingester, binding: Binding, computed: TickParts) -> Commits:
         monkeypatch.undo()
         for name in ("b.jsonl", "d.jsonl"):
             (tmp_path / name).write_text('{"n": 2}\n')
@@ -52,7 +52,7 @@ async def test_rows_are_reported_by_the_ingester_that_completes_the_tick(
     winner = await (await open_location(str(tmp_path / "lake"))).sources.ingester("c")
     reports = []
 
-    async def overtaken(ingester: Ingester, binding: Binding, computed: Computed) -> Commits:
+    async def overtaken(ingester: Ingester, binding: Binding, computed: TickParts) -> Commits:
         monkeypatch.undo()
         reports.append(await run_once(winner))
         return await ingester._commit(binding, computed)

@@ -13,7 +13,7 @@ from tidelog.collection.ingest.background_merges import BackgroundMerges
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import RunProgress
-from tidelog.collection.maintenance import CATALOG_NAME, DROPPED_NAME, CollectedOne
+from tidelog.collection.maintenance import CATALOG_NAME, DROPPED_NAME, GroupCollection
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import NoSuchCollection
 from tidelog.location import Location, open_location
@@ -60,7 +60,7 @@ def objects(folder: Path, shard: str) -> list[str]:
     return sorted(p.name for p in (folder / "lake" / "shard" / shard).rglob("*.parquet"))
 
 
-async def collected(location: Location, *, after_us: int | None = None) -> list[CollectedOne]:
+async def collected(location: Location, *, after_us: int | None = None) -> list[GroupCollection]:
     maintenance = location.maintenance
     kept = await maintenance.groups(dropped=True)
     return [one async for one in maintenance.collect(kept, after_us=after_us)]

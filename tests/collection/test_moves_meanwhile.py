@@ -12,7 +12,7 @@ from kit.sources import ingested, make_source, numbers, run_once
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.files import FilesSource
-from tidelog.collection.source.identified import Renamed, Search
+from tidelog.collection.source.identified import RenameSearch, Search
 from tidelog.collection.source.moves import Moves
 from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
 from tidelog.collection.spec_types import SourceSpec
@@ -113,7 +113,7 @@ async def test_a_file_that_goes_while_it_is_looked_at_waits(
     a.rename(b)
     find = Search.run
 
-    async def find_later(search: Search, new: Sequence[FileSurvey]) -> Renamed:
+    async def find_later(search: Search, new: Sequence[FileSurvey]) -> RenameSearch:
         if b.exists():
             b.rename(c)
         return await find(search, new)
@@ -198,7 +198,7 @@ async def test_what_is_not_there_when_it_is_bound_waits(
     old, new = write(tmp_path / "in" / "b.jsonl", 1), tmp_path / "in" / "c.jsonl"
     find = Search.run
 
-    async def find_earlier(search: Search, files: Sequence[FileSurvey]) -> Renamed:
+    async def find_earlier(search: Search, files: Sequence[FileSurvey]) -> RenameSearch:
         found = await find(search, files)
         if old.exists():
             old.rename(new)

@@ -17,7 +17,7 @@ import pytest
 from kit.sources import make_source
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.formats import casts
-from tidelog.collection.formats.casts import Fitted
+from tidelog.collection.formats.casts import FitResult
 from tidelog.collection.formats.csv import decode as decode_csv
 from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.json import decode as decode_json
@@ -136,7 +136,7 @@ def test_a_row_that_breaks_a_cast_is_a_bad_row(
     """A row that breaks a cast is a bad row, in each format."""
     fit = casts.fit
 
-    def breaking(wire: pa.Table, wanted: pa.Schema, *more: Any) -> Fitted:
+    def breaking(wire: pa.Table, wanted: pa.Schema, *more: Any) -> FitResult:
         values = pc.cast(wire.column("n"), pa.int64())
         if pc.any(pc.is_in(values, pa.array(POISON, pa.int64()))).as_py():
             raise LibraryError

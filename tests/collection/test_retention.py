@@ -18,7 +18,7 @@ from tidelog.collection.catalog.retention import (
     retention_text,
 )
 from tidelog.collection.hold_all import drop_hold, place_hold
-from tidelog.collection.ingest.engine import Computed
+from tidelog.collection.ingest.engine import TickParts
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.binding import Binding
 from tidelog.collection.spec_types import SourceSpec
@@ -180,7 +180,7 @@ async def test_a_hold_keeps_the_times_that_a_tick_under_way_would_give_up(tmp_pa
 
     compute = Ingester._compute
 
-    async def retain_then(ingester: Ingester, binding: Binding) -> Computed:
+    async def retain_then(ingester: Ingester, binding: Binding) -> TickParts:
         computed = await compute(ingester, binding)
         await location.collections.retain("c", None)
         return computed

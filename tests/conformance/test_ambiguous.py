@@ -27,7 +27,7 @@ from tidelog.store.port import Store
 from tidelog.store.within import Within
 from tidelog.testing import Fault, Faulty
 from tidelog.testing.faulty import Request
-from tidelog.wal.gc.collector import Collected
+from tidelog.wal.gc.collector import CollectReport
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.logs import Logs
@@ -91,7 +91,7 @@ async def test_a_log_is_made_whatever_is_answered(
     assert await contents(kind, store) == {}
 
 
-async def collect(store: Store) -> Collected:
+async def collect(store: Store) -> CollectReport:
     log = await open_log(store, name="x", clock=CLOCK, writer="gc")
     return await log.collect(keep=Keep(share_max=1), grace_us=1)
 

@@ -34,7 +34,7 @@ from tidelog.store.port import Store
 from tidelog.wal.format.cursor import INTRINSIC
 from tidelog.wal.format.fragment import fragment_path
 from tidelog.wal.format.manifest import MANIFEST, decode_manifest
-from tidelog.wal.gc.collector import Collected
+from tidelog.wal.gc.collector import CollectReport
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.orphans import sweep
 from tidelog.wal.gc.plan import Keep
@@ -51,7 +51,7 @@ async def written(kind: Kind, store: Store, count: int) -> Cursors:
     return Cursors(store=store, clock=CLOCK, writer="me")
 
 
-async def collect(store: Store) -> Collected:
+async def collect(store: Store) -> CollectReport:
     log = await open_log(store, name="x", clock=CLOCK, writer="gc")
     return await log.collect(keep=Keep(share_max=1), grace_us=1)
 

@@ -24,7 +24,7 @@ from tidelog.wal.format.snapshot import sum_of
 from tidelog.wal.log import LOG_RECORDS, Log
 from tidelog.wal.logs import log_folder
 from tidelog.wal.read.head import load_head
-from tidelog.wal.scrub.report import Scrubbed
+from tidelog.wal.scrub.report import ScrubReport
 from tidelog.wal.slot_protocol.chain import Step, tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
@@ -122,7 +122,7 @@ def records(lake: Path, name: str, start: int = 0, limit: int | None = None) -> 
     return on_log(lake, name, work)
 
 
-def scrubbed(lake: Path, name: str) -> Scrubbed:
+def scrubbed(lake: Path, name: str) -> ScrubReport:
     """Return the result of a plain scrub."""
     return on_log(lake, name, lambda log: log.scrub())
 

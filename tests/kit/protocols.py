@@ -15,7 +15,7 @@ from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.manifest_protocol.committer import Committer
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.manifest_protocol.writer import Wal3Writer
-from tidelog.wal.scrub.report import Scrubbed
+from tidelog.wal.scrub.report import ScrubReport
 from tidelog.wal.scrub.slot_scrub import scrub_slots
 from tidelog.wal.scrub.tree_scrub import scrub
 from tidelog.wal.slot_protocol.fencing import Fencer, make_log
@@ -58,7 +58,7 @@ class Kind:
     make: Callable[[Store], Awaitable[object]]
     writer: Callable[..., Any]
     reader: Callable[[Store], Reader]
-    scrub: Callable[[Store], Awaitable[Scrubbed]]
+    scrub: Callable[[Store], Awaitable[ScrubReport]]
     settle: Callable[[Store], Awaitable[object]]
 
     def __str__(self) -> str:

@@ -35,7 +35,7 @@ from tidelog.persist.format import parquet, part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.maintenance import compactor, merge_ranges, merge_rows
-from tidelog.persist.maintenance.compactor import Compacted, common_bucket, compact, merge
+from tidelog.persist.maintenance.compactor import CompactionReport, common_bucket, compact, merge
 from tidelog.persist.maintenance.merging import FANOUT, MergeRequest, plan_full_merge
 from tidelog.persist.read.rereading import reread
 from tidelog.persist.states.batch import Batch
@@ -397,8 +397,8 @@ def test_a_common_bucket_holds_all_keys(buckets: list[tuple[int, int]], key: int
 
 def test_what_merges_did_adds_up() -> None:
     """The counts of several merges add up for the report of a command."""
-    one = Compacted(merges=1, rows_read=10, rows_written=4, bytes_read=100, bytes_written=50)
-    assert one + Compacted(overtaken=1) == Compacted(
+    one = CompactionReport(merges=1, rows_read=10, rows_written=4, bytes_read=100, bytes_written=50)
+    assert one + CompactionReport(overtaken=1) == CompactionReport(
         merges=1, overtaken=1, rows_read=10, rows_written=4, bytes_read=100, bytes_written=50
     )
 

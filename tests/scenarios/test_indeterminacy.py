@@ -19,7 +19,7 @@ from tidelog.persist.handle.shard import Shard
 from tidelog.store.memory import MemoryStore
 from tidelog.testing import Fault
 
-Sent = Callable[[], Awaitable[bool]]
+SentBatch = Callable[[], Awaitable[bool]]
 
 
 class Doubtful:
@@ -32,7 +32,7 @@ class Doubtful:
     def __init__(self, inner: Consensus) -> None:
         self._inner = inner
         self.next: Fault | None = None
-        self.late: list[Sent] = []
+        self.late: list[SentBatch] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self.head, self.scan, self.sweep = inner.head, inner.scan, inner.sweep

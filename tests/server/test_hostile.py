@@ -147,7 +147,9 @@ async def test_a_key_that_is_neither_text_nor_base64_is_a_400(
     assert (await asked.get("keys")).json()["keys"] == []
 
 
-async def test_the_former_field_of_texts_is_refused_with_the_present_one(asked: Asked) -> None:
+async def test_the_former_field_of_texts_is_refused_with_the_present_one(
+    asked: Asked,
+) -> None:
     """``keyText`` was once the field of a text; the refusal names ``key``."""
     records = [{"keyText": "a", "valueText": "b"}]
     answer = (await asked.post("append", {"records": records})).json()

@@ -15,7 +15,7 @@ from kit.s3_servers import KEYS, MotoServer
 from kit.sources import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.ingest.compute import Job
-from tidelog.collection.ingest.engine import Computed
+from tidelog.collection.ingest.engine import TickParts
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.port import RawSource, SurveyResult
 from tidelog.collection.source.survey_result import SurveyJob
@@ -199,7 +199,7 @@ def test_what_executors_asked_of_stores_is_told(spark: SparkSession, tmp_path: P
     """The reported costs include the executors' requests, which the driver's stores do not see."""
     files = write_files(tmp_path / "in", "json", changes(2_000))
 
-    async def run(settings: TickSettings) -> Computed:
+    async def run(settings: TickSettings) -> TickParts:
         location = await make_source(tmp_path / str(settings.small_bytes), spec_of(files))
         engine = engine_for(spark, location, settings)
         computed = (await ingest(location, "c", engine=engine, bytes_max=10**6))[0].computed
@@ -278,7 +278,7 @@ class Meddler:
     async def prepare(self, source: SourceInfo, ranges: Sequence[AddressRange]) -> None:
         await self.inner.prepare(source, ranges)
 
-    async def compute(self, job: Job, source: RawSource) -> Computed:
+    async def compute(self, job: Job, source: RawSource) -> TickParts:
         if self.text is None:
             self.file.unlink()
         else:

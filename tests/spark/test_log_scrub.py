@@ -17,7 +17,7 @@ from tidelog.errors import CorruptionError, NoSuchLog
 from tidelog.spark import log_scrub
 from tidelog.spark.log_scrub import scrub_log
 from tidelog.wal.opening import PROTOCOLS
-from tidelog.wal.scrub.report import Scrubbed
+from tidelog.wal.scrub.report import ScrubReport
 
 DAMAGE = ("flipped", "cut", "lost", "swapped", "snapshot", "strange")
 
@@ -37,13 +37,13 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return lake
 
 
-def plain(found: Scrubbed) -> dict[str, Any]:
+def plain(found: ScrubReport) -> dict[str, Any]:
     """Return a scrub's result with sorted problems, since their order is not fixed."""
     problems = sorted((p.path, p.why) for p in found.problems)
     return {**asdict(found), "problems": problems}
 
 
-def both(spark: SparkSession, lake: Path, name: str) -> Scrubbed:
+def both(spark: SparkSession, lake: Path, name: str) -> ScrubReport:
     """Scrub in both ways; the results must be equal."""
     expected, found = scrubbed(lake, name), scrub_log(spark, str(lake), name)
     assert plain(found) == plain(expected)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from kit.doc_blocks import run_block
 from kit.sources import SCHEMA, changes, make_source, write_files
-from tidelog.collection.ingest.engine import Computed
+from tidelog.collection.ingest.engine import TickParts
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.clock import SystemClock
 from tidelog.errors import (
@@ -27,9 +27,9 @@ from tidelog.errors import (
 from tidelog.spark import SparkEngine
 from tidelog.spark import engine as engine_module
 from tidelog.spark.reach import (
-    ReachAsked,
+    ReachAnswer,
+    ReachRequest,
     ReachSample,
-    ReachSeen,
     explain,
     judge,
     look,
@@ -39,8 +39,8 @@ from tidelog.spark.ship import fingerprint
 
 APART = Path("/proc/self/cwd")
 SAMPLE = ReachSample(url="file:///in", told="file:///in", path="a.json", size_bytes=3, digest=b"")
-ASKED = ReachAsked(fingerprint="ours", location_url="file:///lake", key="probe/1", sample=SAMPLE)
-SEEN = ReachSeen(host="worker-1", fingerprint="ours", answer="probe/1-2")
+ASKED = ReachRequest(fingerprint="ours", location_url="file:///lake", key="probe/1", sample=SAMPLE)
+SEEN = ReachAnswer(host="worker-1", fingerprint="ours", answer="probe/1-2")
 GONE = ObjectNotFound("no object has that key")
 
 
@@ -58,7 +58,7 @@ GONE = ObjectNotFound("no object has that key")
     ],
 )
 def test_what_is_wrong_with_an_executor_is_told(
-    seen: ReachSeen, kind: type[TidelogError], words: str
+    seen: ReachAnswer, kind: type[TidelogError], words: str
 ) -> None:
     """The error names the executor's host."""
     problem = judge(seen, ASKED, "file:///lake")
@@ -172,7 +172,7 @@ async def test_parts_that_are_not_here_are_not_committed(
     ingester = await location.sources.ingester("c", engine=engine)
     gather = engine_module.gather
 
-    def lose(*given: Any, **named: Any) -> Computed:
+    def lose(*given: Any, **named: Any) -> TickParts:
         computed = gather(*given, **named)
         shutil.rmtree(tmp_path / "lake" / "shard" / ingester.outputs[0].id)
         return computed
@@ -194,7 +194,7 @@ async def test_an_executor_reads_what_the_driver_wrote_and_answers(tmp_path: Pat
         ASKED, location_url=str(tmp_path / "lake"), sample=sample, fingerprint=fingerprint()
     )
 
-    async def see() -> ReachSeen:
+    async def see() -> ReachAnswer:
         (seen,) = await clock.offload(lambda: list(look([asked])))
         return seen
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.errors import StoreRefused
-from tidelog.store.cloud.mapping import Asked, to_tidelog
+from tidelog.store.cloud.mapping import FailedRequest, to_tidelog
 
 NOBODY_ANSWERS = "Error performing GET http://metadata/computeMetadata/v1/instance"
 
@@ -20,7 +20,7 @@ NOBODY_ANSWERS = "Error performing GET http://metadata/computeMetadata/v1/instan
 )
 def test_the_credentials_that_lack_are_those_of_the_cloud(scheme: str, told: str) -> None:
     """A missing credential is named by the variable of the URL's cloud."""
-    asked = Asked(verb="get", key="k", bucket="b", store=f"{scheme}://b")
+    asked = FailedRequest(verb="get", key="k", bucket="b", store=f"{scheme}://b")
     found = to_tidelog(OSError(NOBODY_ANSWERS), asked)
 
     assert isinstance(found, StoreRefused)

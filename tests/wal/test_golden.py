@@ -27,7 +27,7 @@ from tidelog.wal.format.snapshot import decode_snapshot, encode_snapshot
 from tidelog.wal.format.wal3_records import RECORDS
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
-from tidelog.wal.scrub.report import Scrubbed
+from tidelog.wal.scrub.report import ScrubReport
 from tidelog.wal.scrub.tree_scrub import scrub
 
 EVERY = pytest.mark.parametrize("name", NAMES)
@@ -191,7 +191,7 @@ def test_what_was_collected_is_said_to_be_gone() -> None:
 async def test_objects_that_the_log_does_not_name_are_told() -> None:
     """A scrub lists objects that a crash left as unnamed. They are neither problems nor records."""
     orphan = "log/Bucket=0000000000000000/FragmentSeqNo=0000000000000002.parquet"
-    found: Scrubbed = await scrub(reader_of("g_orphan"))
+    found: ScrubReport = await scrub(reader_of("g_orphan"))
 
     assert found.unnamed == [orphan]
     assert found.is_clean

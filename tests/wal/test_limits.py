@@ -20,7 +20,7 @@ from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.log import Log
 from tidelog.wal.opening import PROTOCOLS, create_log, open_log
-from tidelog.wal.read.limits import Limits, Spent, spend
+from tidelog.wal.read.limits import Limits, ReadUsage, spend
 from tidelog.wal.slot_protocol.shape import Shape
 
 both = pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -65,7 +65,7 @@ def test_a_read_stops_where_a_loop_over_records_would(
     """
     limits = Limits(records=records, bytes=size, fragments=fragments, until_us=until_us)
     given_: list[tuple[int, bytes]] = []
-    spent, asked = Spent(), 0
+    spent, asked = ReadUsage(), 0
     for table in tables:
         times, bodies = zip(*table, strict=True)
         columns = {"timestamp_us": pa.array(times), "body": pa.array(bodies, pa.binary())}
@@ -90,7 +90,7 @@ def test_a_read_stops_where_a_loop_over_records_would(
         used.add(number)
     assert given_ == wanted
     assert asked <= len(used) + 1
-    assert spent == Spent(len(wanted), sum(len(body) for _, body in wanted), len(used))
+    assert spent == ReadUsage(len(wanted), sum(len(body) for _, body in wanted), len(used))
 
 
 @pytest.mark.parametrize(

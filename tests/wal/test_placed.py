@@ -27,7 +27,7 @@ from tidelog.store.memory import MemoryStore
 from tidelog.testing import Fault, Faulty
 from tidelog.testing.faulty import Request
 from tidelog.wal.append.queue import Queue
-from tidelog.wal.append.work import Placed, Watermark
+from tidelog.wal.append.work import PlacedRecords, Watermark
 from tidelog.wal.slot_protocol.writer import SlotWriter
 
 
@@ -268,7 +268,7 @@ async def test_nobody_has_to_await_what_becomes_of_it() -> None:
     writer, gate, _ = await gated()
     gate.open.clear()
     gate.refused = {2}
-    placed: Placed | None = await writer.place(of(b"lost"))
+    placed: PlacedRecords | None = await writer.place(of(b"lost"))
     assert placed is not None
     waiting = asyncio.ensure_future(placed.durable)
     waiting.cancel()
@@ -419,7 +419,7 @@ async def test_what_is_told_in_the_end_is_true(seed: int) -> None:
     watermarks: list[int] = []
     writer.on_durable(watermarks.append)
     await writer.append([b"first"])
-    rate, placed = 0.3, dict[bytes, Placed]()
+    rate, placed = 0.3, dict[bytes, PlacedRecords]()
     for number in range(40):
         body = b"%d" % number
         try:

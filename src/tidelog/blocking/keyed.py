@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.keyed.maintenance.scrub import KeyedScrubbed
+    from tidelog.keyed.maintenance.scrub import KeyedScrubReport
     from tidelog.keyed.query import Keys
     from tidelog.keyed.read.by_spark import SparkView
     from tidelog.keyed.values import CheckpointInfo, Count, KeyedInfo, Retention, Sealing, Segment
@@ -251,7 +251,7 @@ class KeyedLog(KeyedReader):
     def collect(self, *, after_us: int = AFTER_US) -> int:
         return self._portal.run(self._inner.collect(after_us=after_us))
 
-    def scrub(self) -> KeyedScrubbed:
+    def scrub(self) -> KeyedScrubReport:
         return self._portal.run(self._inner.scrub())
 
     def create_checkpoint(self, name: str) -> CheckpointInfo:

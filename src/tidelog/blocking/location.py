@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tidelog.blocking.logs import Log, Logs
     from tidelog.blocking.shards import Shard, Shards
     from tidelog.blocking.sources import Sources
-    from tidelog.location.consensus_migration import Moved
+    from tidelog.location.consensus_migration import MoveReport
     from tidelog.wal.append.batching import Batching
     from tidelog.wal.slot_protocol.shape import Shape
 
@@ -82,5 +82,5 @@ class Location(Connection[awaited_location.Location]):
 
         return Collection(self._portal, self._portal.run(self._inner.collection(name)))
 
-    def move_consensus(self, to: str) -> Moved:
+    def move_consensus(self, to: str) -> MoveReport:
         return self._portal.run(self._inner.move_consensus(to))

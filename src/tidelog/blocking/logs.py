@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.store.port import Store
-    from tidelog.wal.admin.destroy import Destroyed
+    from tidelog.wal.admin.destroy import DropReport
     from tidelog.wal.append.batching import Batching
     from tidelog.wal.describe import LogInfo
     from tidelog.wal.format.epoch_chain import Seal
     from tidelog.wal.format.fragment import Fragment
     from tidelog.wal.format.pin import Pin
     from tidelog.wal.format.streams import StreamInfo
-    from tidelog.wal.gc.collector import Collected
-    from tidelog.wal.gc.cursors import Listed, Witness
+    from tidelog.wal.gc.collector import CollectReport
+    from tidelog.wal.gc.cursors import CursorList, Witness
     from tidelog.wal.gc.deletion import Pace
-    from tidelog.wal.gc.orphans import Swept
+    from tidelog.wal.gc.orphans import OrphanReport
     from tidelog.wal.gc.pin_objects import PinWitness
     from tidelog.wal.gc.plan import Keep
     from tidelog.wal.read.bounds import Bounds
     from tidelog.wal.read.limits import Limits
-    from tidelog.wal.scrub.report import Scrubbed
+    from tidelog.wal.scrub.report import ScrubReport
     from tidelog.wal.slot_protocol.shape import Shape
 
 
@@ -82,7 +82,7 @@ class Logs(Blocking[awaited_logs.Logs]):
     def adopt(self, source: Store | str | os.PathLike[str], name: str) -> Log:
         return Log(self._portal, self._portal.run(self._inner.adopt(source, name)))
 
-    def drop(self, name: str, *, grace_us: int = GRACE_US) -> Destroyed:
+    def drop(self, name: str, *, grace_us: int = GRACE_US) -> DropReport:
         return self._portal.run(self._inner.drop(name, grace_us=grace_us))
 
     def rebuild(self, name: str, *, start: int | None = None) -> Log:
@@ -183,7 +183,7 @@ class Log(Closing[awaited_log.Log]):
     def position_at(self, when: int | datetime) -> int:
         return self._portal.run(self._inner.position_at(when))
 
-    def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
+    def scrub(self, start: int = 0, *, limit: int | None = None) -> ScrubReport:
         return self._portal.run(self._inner.scrub(start, limit=limit))
 
     def seal(self, *, successor: str = "") -> Seal:
@@ -207,7 +207,7 @@ class Log(Closing[awaited_log.Log]):
     def drop_cursor(self, name: str) -> None:
         self._portal.run(self._inner.drop_cursor(name))
 
-    def cursors(self) -> Listed:
+    def cursors(self) -> CursorList:
         return self._portal.run(self._inner.cursors())
 
     def create_pin(self, name: str, *, start: int = 0, limit: int | None = None) -> PinWitness:
@@ -238,12 +238,12 @@ class Log(Closing[awaited_log.Log]):
         grace_us: int = GRACE_US,
         pace: Pace = AT_ONCE,
         force: bool = False,
-    ) -> Collected:
+    ) -> CollectReport:
         return self._portal.run(
             self._inner.collect(keep=keep, grace_us=grace_us, pace=pace, force=force)
         )
 
-    def sweep(self, *, grace_us: int = GRACE_US, pace: Pace = AT_ONCE) -> Swept:
+    def sweep(self, *, grace_us: int = GRACE_US, pace: Pace = AT_ONCE) -> OrphanReport:
         return self._portal.run(self._inner.sweep(grace_us=grace_us, pace=pace))
 
     def close(self) -> None:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tidelog.core.frontier import Frontier
     from tidelog.persist.handle.appending import Updates
     from tidelog.persist.handle.port import Progress
-    from tidelog.persist.maintenance.compactor import Compacted
-    from tidelog.persist.maintenance.sweeper import ShardSwept
+    from tidelog.persist.maintenance.compactor import CompactionReport
+    from tidelog.persist.maintenance.sweeper import ShardSweepReport
     from tidelog.persist.read.reader import Split
     from tidelog.persist.states.evolution import Evolved
     from tidelog.persist.states.state import Token
@@ -190,13 +190,13 @@ class Shard(Blocking[awaited_shard.Shard]):
     def schemas(self) -> list[pa.Schema]:
         return self._portal.run(self._inner.schemas())
 
-    def compact(self, *, full: bool = False, spark: SparkSession | None = None) -> Compacted:
+    def compact(self, *, full: bool = False, spark: SparkSession | None = None) -> CompactionReport:
         return self._portal.run(self._inner.compact(full=full, spark=spark))
 
     def collect(self, *, after_us: int | None = None) -> int:
         return self._portal.run(self._inner.collect(after_us=after_us))
 
-    def sweep(self) -> ShardSwept:
+    def sweep(self) -> ShardSweepReport:
         return self._portal.run(self._inner.sweep())
 
     def drop(self) -> int:

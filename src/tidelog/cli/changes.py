@@ -17,7 +17,7 @@ from tidelog.cli.writers import (
     Format,
     Limit,
     Output,
-    Picked,
+    OutputSelection,
     Where,
     picked_by,
 )
@@ -64,22 +64,22 @@ def changes(
     they are the changes of a collection with these columns only.
     """
     destination = Destination(format, output, as_json=as_json)
-    asked = _Asked(name, since, until, picked_by(columns, where, limit), destination)
+    asked = _Request(name, since, until, picked_by(columns, where, limit), destination)
     on_location(context, lambda location: _changes(location, asked))
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     """The arguments of the command, checked."""
 
     name: str
     since: str
     until: str | None
-    picked: Picked
+    picked: OutputSelection
     destination: Destination
 
 
-async def _changes(location: Location, asked: _Asked) -> None:
+async def _changes(location: Location, asked: _Request) -> None:
     import pyarrow as pa
 
     from tidelog.collection.formats.times import format_time, parse_time

@@ -21,7 +21,7 @@ from tidelog.cli.output import count_text, is_json, print_json, say, time_text
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from tidelog.collection.maintenance import CollectedOne, Maintenance, ShardGroup
+    from tidelog.collection.maintenance import GroupCollection, Maintenance, ShardGroup
     from tidelog.location import Location
 
 
@@ -62,22 +62,22 @@ def collect(
         maintenance = location.maintenance
         groups, logs = await maintenance_targets(location, names or (), dropped=True)
 
-        def work(some: Sequence[ShardGroup]) -> AsyncIterator[CollectedOne]:
+        def work(some: Sequence[ShardGroup]) -> AsyncIterator[GroupCollection]:
             return maintenance.collect(some, after_us=after_us, sweeps=sweep)
 
-        def told(one: CollectedOne) -> None:
+        def told(one: GroupCollection) -> None:
             shown = one.deleted > 0 or not follow
             if as_json or (shown and is_json(as_json=False)):
                 print_json(_fields(one))
             if shown and not as_json:
                 say("\n".join(_lines(one, after)))
 
-        async def erase(some: Sequence[LogTarget]) -> AsyncIterator[CollectedOne]:
-            from tidelog.collection.maintenance import CollectedOne
+        async def erase(some: Sequence[LogTarget]) -> AsyncIterator[GroupCollection]:
+            from tidelog.collection.maintenance import GroupCollection
 
             for one in some:
                 async with one.opened() as log:
-                    yield CollectedOne(one.name, await log.collect(after_us=after_us), 0)
+                    yield GroupCollection(one.name, await log.collect(after_us=after_us), 0)
 
         async for one in turn.each(groups, work):
             told(one)
@@ -90,12 +90,12 @@ def collect(
     on_location(context, lambda location: again_and_again(location, once, follow, interval))
 
 
-def _fields(one: CollectedOne) -> dict[str, Any]:
+def _fields(one: GroupCollection) -> dict[str, Any]:
     held = {name: hold.objects for name, hold in one.held.items()}
     return {"name": one.name, "deleted": one.deleted, "waiting": one.waiting, "held": held}
 
 
-def _lines(one: CollectedOne, after: str) -> Iterator[str]:
+def _lines(one: GroupCollection, after: str) -> Iterator[str]:
     """Yield a line for the result, and one for each hold that keeps objects of any age."""
     aging = one.waiting - one.kept
     waits = f", {aging:,} kept until {after} old" if aging else ""
@@ -108,7 +108,9 @@ def _lines(one: CollectedOne, after: str) -> Iterator[str]:
         yield "  to drop a hold without a reader: tidelog hold drop NAME HOLD"
 
 
-async def _others(maintenance: Maintenance, turn: Turn, sweep: bool) -> AsyncIterator[CollectedOne]:
+async def _others(
+    maintenance: Maintenance, turn: Turn, sweep: bool
+) -> AsyncIterator[GroupCollection]:
     """Collect data without a name: transactions, dropped sources, and the files of store checks."""
     async for one in maintenance.tidy(sweeps=sweep):
         yield one

@@ -24,7 +24,7 @@ from tidelog.cli.maintenance import (
 from tidelog.cli.output import bytes_text, count_text, is_json, print_json, say
 
 if TYPE_CHECKING:
-    from tidelog.collection.maintenance import CompactedOne
+    from tidelog.collection.maintenance import GroupCompaction
     from tidelog.location import Location
     from tidelog.persist.maintenance.merger import Merger
 
@@ -125,7 +125,7 @@ async def _merger(
         await session.close()
 
 
-def _object(one: CompactedOne) -> dict[str, Any]:
+def _object(one: GroupCompaction) -> dict[str, Any]:
     done = one.done
     return {
         "name": one.name,
@@ -146,7 +146,7 @@ def _log_line(one: _LogCompaction) -> str:
     )
 
 
-def _line(one: CompactedOne) -> str:
+def _line(one: GroupCompaction) -> str:
     done, has = one.done, "1 batch" if one.batches == 1 else f"{one.batches:,} batches"
     if not done.merges:
         return f"{one.name}: nothing to merge, {has}"

@@ -11,7 +11,7 @@ from tidelog.cli.output import choose_format, count_text, print_json, say
 
 if TYPE_CHECKING:
     from tidelog.location import Location
-    from tidelog.location.consensus_migration import Moved
+    from tidelog.location.consensus_migration import MoveReport
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -47,7 +47,7 @@ def move(
 
     parse_consensus(to)
 
-    async def work(location: Location) -> Moved:
+    async def work(location: Location) -> MoveReport:
         return await location.move_consensus(to)
 
     found = on_location(context, work)

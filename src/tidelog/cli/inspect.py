@@ -18,7 +18,7 @@ from tidelog.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.collection.maintenance import Inspected
+    from tidelog.collection.maintenance import ShardFacts
     from tidelog.location import Location
 
 
@@ -55,7 +55,7 @@ def inspect(
     on_location(context, lambda location: again_and_again(location, once, follow, interval))
 
 
-def _object(one: Inspected) -> dict[str, Any]:
+def _object(one: ShardFacts) -> dict[str, Any]:
     return {
         "name": one.name,
         "shard": one.shard,
@@ -78,7 +78,7 @@ def _object(one: Inspected) -> dict[str, Any]:
     }
 
 
-def _fields(one: Inspected) -> list[tuple[str, str | list[str]]]:
+def _fields(one: ShardFacts) -> list[tuple[str, str | list[str]]]:
     from tidelog.collection.formats.times import format_time
     from tidelog.collection.maintenance import SHARD_ROLE
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tidelog.collection.catalog.catalog import SourceInfo
     from tidelog.collection.ingest.compute import Job
-    from tidelog.collection.ingest.engine import Computed
+    from tidelog.collection.ingest.engine import TickParts
     from tidelog.collection.source.binding import AddressRange
     from tidelog.collection.source.port import RawSource, SurveyResult
     from tidelog.collection.source.survey_result import SurveyJob
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tidelog.persist.maintenance.merger import MergedParts, Merger
     from tidelog.persist.maintenance.merging import MergeRequest
     from tidelog.spark.engine import SparkEngine
-    from tidelog.wal.scrub.report import Scrubbed
+    from tidelog.wal.scrub.report import ScrubReport
 
 
 def check_installed(*, instead: str = "--engine local") -> None:
@@ -38,7 +38,7 @@ def check_installed(*, instead: str = "--engine local") -> None:
         )
 
 
-def scrub_on_spark(url: str, name: str) -> Scrubbed:
+def scrub_on_spark(url: str, name: str) -> ScrubReport:
     """Scrub a log on Spark, and start a session if none is active; see `scrub_log`.
 
     Raises:
@@ -123,7 +123,7 @@ class LateSpark:
         """
         await (await self._started()).prepare(source, ranges)
 
-    async def compute(self, job: Job, source: RawSource) -> Computed:
+    async def compute(self, job: Job, source: RawSource) -> TickParts:
         """See `tidelog.collection.ingest.engine.Engine`.
 
         Raises:

@@ -17,7 +17,7 @@ from tidelog.cli.writers import (
     Format,
     Limit,
     Output,
-    Picked,
+    OutputSelection,
     Where,
     picked_by,
 )
@@ -70,7 +70,7 @@ async def _read(
     location: Location,
     name: str,
     as_of: str | None,
-    picked: Picked,
+    picked: OutputSelection,
     destination: Destination,
 ) -> None:
     from tidelog.collection.formats.times import format_time, parse_time

@@ -30,8 +30,8 @@ from tidelog.cli.output import (
 from tidelog.errors import CorruptionError
 
 if TYPE_CHECKING:
-    from tidelog.collection.maintenance import ScrubbedOne
-    from tidelog.keyed.maintenance.scrub import KeyedScrubbed
+    from tidelog.collection.maintenance import GroupScrub
+    from tidelog.keyed.maintenance.scrub import KeyedScrubReport
     from tidelog.location import Location
 
 
@@ -84,7 +84,7 @@ def scrub(
 @dataclass(frozen=True, slots=True)
 class _ScrubbedLog:
     name: str
-    found: KeyedScrubbed
+    found: KeyedScrubReport
 
 
 async def _scrub_logs(logs: Sequence[LogTarget]) -> AsyncIterator[_ScrubbedLog]:
@@ -93,7 +93,7 @@ async def _scrub_logs(logs: Sequence[LogTarget]) -> AsyncIterator[_ScrubbedLog]:
             yield _ScrubbedLog(one.name, await log.scrub())
 
 
-def _object(one: ScrubbedOne) -> dict[str, Any]:
+def _object(one: GroupScrub) -> dict[str, Any]:
     found = one.found
     return {
         "name": one.name,
@@ -109,7 +109,7 @@ def _object(one: ScrubbedOne) -> dict[str, Any]:
     }
 
 
-def _tell(one: ScrubbedOne, *, quiet: bool) -> None:
+def _tell(one: GroupScrub, *, quiet: bool) -> None:
     found = one.found
     for damage in found.damages:
         write_text(f"{one.name}: {damage}\n")

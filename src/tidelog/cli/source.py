@@ -30,7 +30,7 @@ from tidelog.cli.output import (
     print_listing,
     say,
 )
-from tidelog.cli.source_told import (
+from tidelog.cli.source_description import (
     describe_source,
     reads_text,
     source_fields,

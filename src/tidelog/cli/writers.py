@@ -75,7 +75,7 @@ Limit = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
+class OutputSelection:
     """The selection of rows and columns by the options above; see `picked_by`."""
 
     columns: list[str] | None
@@ -283,7 +283,9 @@ def _told(path: Path) -> Iterator[None]:
         raise unwritten(str(path), error) from error
 
 
-def picked_by(columns: list[str] | None, where: list[str] | None, limit: int | None) -> Picked:
+def picked_by(
+    columns: list[str] | None, where: list[str] | None, limit: int | None
+) -> OutputSelection:
     """Return the selection that the options make.
 
     Raises:
@@ -294,4 +296,4 @@ def picked_by(columns: list[str] | None, where: list[str] | None, limit: int | N
     names = [name.strip() for part in columns or () for name in part.split(",")]
     if not all(names):
         raise UsageError("--columns must be names separated by commas", given=",".join(names))
-    return Picked(names or None, where[0] if where else None, limit)
+    return OutputSelection(names or None, where[0] if where else None, limit)

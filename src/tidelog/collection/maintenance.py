@@ -25,7 +25,7 @@ from tidelog.core.ids import CATALOG_SHARD, Named, ShardId, name_of, named_id
 from tidelog.errors import NoSuchCollection, UsageError
 from tidelog.machine.record import rollup_seqno
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.maintenance.compactor import HERE, Compacted, compact
+from tidelog.persist.maintenance.compactor import HERE, CompactionReport, compact
 from tidelog.persist.maintenance.merger import Merger
 from tidelog.persist.maintenance.merging import Expiry
 from tidelog.persist.maintenance.sweeper import usage_of_shard
@@ -37,7 +37,7 @@ from tidelog.store.port import Store
 from tidelog.store.probe import delete_old_probes
 
 if TYPE_CHECKING:
-    from tidelog.persist.maintenance.scrub import ShardScrubbed
+    from tidelog.persist.maintenance.scrub import ShardScrubReport
 
 CATALOG_NAME: Final = "(catalog)"
 SHARD_ROLE: Final = "shard"
@@ -74,7 +74,7 @@ class ShardGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inspected:
+class ShardFacts:
     """The facts about one shard, for users."""
 
     name: str
@@ -90,16 +90,16 @@ class Inspected:
 
 
 @dataclass(frozen=True, slots=True)
-class CompactedOne:
+class GroupCompaction:
     """The merges of one `ShardGroup`, and the number of its batches afterwards."""
 
     name: str
-    done: Compacted
+    done: CompactionReport
     batches: int
 
 
 @dataclass(frozen=True, slots=True)
-class CollectedOne:
+class GroupCollection:
     """The result of collecting one `ShardGroup`: the numbers of objects deleted and waiting.
 
     Shape: holds keep ``kept`` of the waiting objects; ``held`` has these holds by name.
@@ -122,7 +122,7 @@ class KeepingHold:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreleased:
+class UnreleasedSource:
     """A dropped source that may still have holds outside of the location."""
 
     name: str
@@ -130,13 +130,13 @@ class Unreleased:
 
 
 @dataclass(frozen=True, slots=True)
-class ScrubbedOne:
+class GroupScrub:
     """The result of a scrub of one shard of one `ShardGroup`."""
 
     name: str
     role: str
     shard: str
-    found: ShardScrubbed
+    found: ShardScrubReport
 
 
 @dataclass(slots=True, kw_only=True)
@@ -174,7 +174,7 @@ class Maintenance:
 
     async def compact(
         self, kept: Sequence[ShardGroup], *, full: bool = False, merger: Merger = HERE
-    ) -> AsyncIterator[CompactedOne]:
+    ) -> AsyncIterator[GroupCompaction]:
         """Merge the batches that are due, or with ``full`` all; yield the result of each group.
 
         ``merger`` does the work; the default is this process. ``full`` first moves the hold of an
@@ -186,18 +186,18 @@ class Maintenance:
             LocationError: the store failed; the merges made before it remain.
         """
         for one in kept:
-            done, batches = Compacted(), 0
+            done, batches = CompactionReport(), 0
             if full and one.is_source:
                 await move_ingest_hold(one.shards)
             for shard in one.shards:
                 expiry = one.expiries.get(shard.id)
                 done += await compact(shard, full=full, expiry=expiry, merger=merger)
                 batches += len(shard.state.batches)
-            yield CompactedOne(one.name, done, batches)
+            yield GroupCompaction(one.name, done, batches)
 
     async def collect(
         self, kept: Sequence[ShardGroup], *, after_us: int | None = None, sweeps: bool = False
-    ) -> AsyncIterator[CollectedOne]:
+    ) -> AsyncIterator[GroupCollection]:
         """Delete objects that left a state at least ``after_us`` ago; yield each group's result.
 
         With ``sweeps``, also list all objects, and delete those that no state will ever name, and
@@ -222,21 +222,21 @@ class Maintenance:
                     await self.controller.forget([shard.id])
                 waiting += left
                 kept_count += _add_held(held, shard)
-            yield CollectedOne(one.name, deleted, waiting, kept_count, held)
+            yield GroupCollection(one.name, deleted, waiting, kept_count, held)
 
-    async def unreleased(self, name: str | None = None) -> list[Unreleased]:
+    async def unreleased(self, name: str | None = None) -> list[UnreleasedSource]:
         """Return the dropped sources (all, or those of a name) that may still have holds elsewhere.
 
         A source is released twice, at the drop and after its shards: see `DroppedSource`.
         """
         catalog = await self.controller.catalog()
         return [
-            Unreleased(one.source.name, one.source)
+            UnreleasedSource(one.source.name, one.source)
             for one in catalog.releasing.values()
             if name in (None, one.source.name) and (not one.is_released or is_gone(catalog, one))
         ]
 
-    async def release(self, dropped: Sequence[Unreleased]) -> AsyncIterator[Unreleased]:
+    async def release(self, dropped: Sequence[UnreleasedSource]) -> AsyncIterator[UnreleasedSource]:
         """Release the holds of dropped sources elsewhere, such as cursors; yield each source.
 
         If this process does not have the kind of a source, another process must release it.
@@ -249,7 +249,7 @@ class Maintenance:
                 await self.controller.released(one.source.id)
                 yield one
 
-    async def inspect(self, kept: Sequence[ShardGroup]) -> AsyncIterator[Inspected]:
+    async def inspect(self, kept: Sequence[ShardGroup]) -> AsyncIterator[ShardFacts]:
         """Yield the facts about each shard. Write nothing.
 
         Raises:
@@ -259,7 +259,7 @@ class Maintenance:
             for shard, role in zip(one.shards, one.roles, strict=True):
                 usage = await usage_of_shard(shard)
                 state = shard.state
-                yield Inspected(
+                yield ShardFacts(
                     name=one.name,
                     role=role,
                     shard=shard.id,
@@ -286,7 +286,7 @@ class Maintenance:
             await self.store.delete(left)
         return len(left)
 
-    async def _clear_forgotten(self, *, sweeps: bool) -> AsyncIterator[CollectedOne]:
+    async def _clear_forgotten(self, *, sweeps: bool) -> AsyncIterator[GroupCollection]:
         """Delete objects that ingesters wrote after their source was dropped and collected.
 
         These are the status of the source, and with ``sweeps`` objects of its shards, which the
@@ -317,7 +317,7 @@ class Maintenance:
             if (await shard.refresh()).is_buried:
                 deleted += await self._clear(shard)
         if deleted:
-            yield CollectedOne(FORGOTTEN_NAME, deleted, 0)
+            yield GroupCollection(FORGOTTEN_NAME, deleted, 0)
 
     async def _objects_of_sources(self) -> dict[str, list[str]]:
         """Return the keys of all objects in the shards of sources, by shard."""
@@ -328,7 +328,7 @@ class Maintenance:
                 found.setdefault(id_, []).append(entry.key)
         return found
 
-    async def scrub(self, kept: Sequence[ShardGroup]) -> AsyncIterator[ScrubbedOne]:
+    async def scrub(self, kept: Sequence[ShardGroup]) -> AsyncIterator[GroupScrub]:
         """Read and check all data of the shards, and yield the result of each. Write nothing.
 
         Raises:
@@ -339,7 +339,7 @@ class Maintenance:
         for one in kept:
             for shard, role in zip(one.shards, one.roles, strict=True):
                 # Use a new handle without cached state, so that the scrub reads the stored state.
-                yield ScrubbedOne(
+                yield GroupScrub(
                     one.name, role, shard.id, await scrub(self._shard(shard.id, self.fresh))
                 )
 
@@ -372,7 +372,7 @@ class Maintenance:
             for name in await self._names(Named.TRANSACTIONS)
         ]
 
-    async def tidy(self, *, sweeps: bool = False) -> AsyncIterator[CollectedOne]:
+    async def tidy(self, *, sweeps: bool = False) -> AsyncIterator[GroupCollection]:
         """Apply committed transactions and forget them; delete the leftovers of dropped sources.
 
         With ``sweeps``, also delete the old versions of the transactions' states.
@@ -384,17 +384,17 @@ class Maintenance:
             await one.tidy()
             machine = one.machine
             deleted = await (machine.settle() if sweeps else machine.collect())
-            yield CollectedOne(f"({one.name}: transactions)", deleted, 0)
+            yield GroupCollection(f"({one.name}: transactions)", deleted, 0)
         async for found in self._clear_forgotten(sweeps=sweeps):
             yield found
 
-    async def sweep_probes(self) -> CollectedOne:
+    async def sweep_probes(self) -> GroupCollection:
         """Delete the leftovers of killed checks of this location; see `delete_old_probes`.
 
         Raises:
             LocationError: the store failed.
         """
-        return CollectedOne("(probes)", await delete_old_probes(self.store, clock=self.clock), 0)
+        return GroupCollection("(probes)", await delete_old_probes(self.store, clock=self.clock), 0)
 
     async def _names(self, kind: Named) -> list[str]:
         keys = [key async for key in self.consensus.list_keys(kind.prefix)]

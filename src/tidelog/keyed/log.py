@@ -22,7 +22,7 @@ from tidelog.errors import BusyError, ContentionError, LogFull, TidelogError, Us
 from tidelog.keyed.maintenance.collecting import AFTER_US, KeyedCollector
 from tidelog.keyed.maintenance.compactor import HERE, Compactor, RunMerger
 from tidelog.keyed.maintenance.plan import LOOSE_MAX, retired_by
-from tidelog.keyed.maintenance.scrub import KeyedScrubbed, scrub_keyed
+from tidelog.keyed.maintenance.scrub import KeyedScrubReport, scrub_keyed
 from tidelog.keyed.port import KeyedWrites
 from tidelog.keyed.read.by_spark import spark_keyed_room
 from tidelog.keyed.read.piece import LoosePiece
@@ -48,7 +48,7 @@ from tidelog.keyed.values import (
     records_table,
 )
 from tidelog.keyed.write.arrow import batches_of, check_lengths
-from tidelog.keyed.write.pending import Ordered, PendingAppends
+from tidelog.keyed.write.pending import OrderedRecords, PendingAppends
 from tidelog.machine.language import Decision
 from tidelog.wal.slot_log import SlotLog
 
@@ -114,7 +114,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
     ) -> int:
         batches = batches_of(records)
         first: int | None = None
-        placed: list[Ordered] = []
+        placed: list[OrderedRecords] = []
         for keys, values in batches:
             try:
                 one = await self._place(keys, values, timestamp_us, timeout_us)
@@ -231,8 +231,8 @@ class KeyedLog(KeyedReader, KeyedWrites):
         )
         return await collector.collect()
 
-    async def scrub(self) -> KeyedScrubbed:
-        """Read and check all stored data, including checkpoints; see `KeyedScrubbed`.
+    async def scrub(self) -> KeyedScrubReport:
+        """Read and check all stored data, including checkpoints; see `KeyedScrubReport`.
 
         Raises:
             NoSuchLog: the log is gone. LocationError: the store failed.
@@ -282,7 +282,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
         values: pa.BinaryArray,
         timestamp_us: int | None,
         timeout_us: int | None,
-    ) -> Ordered:
+    ) -> OrderedRecords:
         """Place records in the wal's order; wait at most ``timeout_us`` for room.
 
         Raises:
@@ -312,7 +312,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
             except TidelogError as error:
                 self._failed(error)
                 raise
-        one = Ordered(placed, keys, values, time_us)
+        one = OrderedRecords(placed, keys, values, time_us)
         if not self._wrote:
             # Other processes may have appended before this first append.
             self.state_handle.tail.lag()

@@ -38,7 +38,7 @@ from tidelog.errors import (
     LocationError,
     ObjectChanged,
 )
-from tidelog.location.marker import MARK, WITNESS, Left, Mark, Moving, encode_mark, read_mark
+from tidelog.location.marker import MARK, WITNESS, FormerPlace, Mark, Moving, encode_mark, read_mark
 from tidelog.machine.fence import MoveFence, encode_fence, fence_of
 from tidelog.machine.guarded import MoveProgress
 from tidelog.store.conditional import replace
@@ -49,7 +49,7 @@ TRIES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class MoveReport:
     """A finished move: the place, and the numbers of copied keys and records (0 if no move)."""
 
     consensus: str
@@ -94,7 +94,7 @@ async def load_mark(store: Store) -> tuple[Mark, str]:
 
 async def move_consensus(
     store: Store, old: Consensus, to: ConsensusPlace, *, moves: int, clock: Clock
-) -> Moved:
+) -> MoveReport:
     """Move consensus from ``old``, which is in use since the marker counts ``moves``, to ``to``.
 
     Raises:
@@ -113,7 +113,7 @@ async def move_consensus(
                 if _is_at(mark, to):
                     raise  # A move elsewhere need not wait: the left place may be lost for good.
         if _is_at(mark, to):
-            return Moved(consensus=mark.consensus_at or mark.consensus)
+            return MoveReport(consensus=mark.consensus_at or mark.consensus)
         if mark.moves != moves:
             raise ConsensusMoved(
                 "another process has moved the location's consensus: open the location again, and "
@@ -137,13 +137,13 @@ async def move_consensus(
         )
         if await mover.copy() and await mover.switch(to):
             await mover.close()
-            return Moved(consensus=wanted, keys=len(mover.fenced), records=mover.records)
+            return MoveReport(consensus=wanted, keys=len(mover.fenced), records=mover.records)
     raise ContentionError(
         f"gave up after {TRIES} tries: other processes kept ending the move. Try again"
     )
 
 
-async def _close_left(store: Store, mark: Mark, left: Left, *, clock: Clock) -> None:
+async def _close_left(store: Store, mark: Mark, left: FormerPlace, *, clock: Clock) -> None:
     """Close the place that a move left, instead of a mover that died or concurrently with it."""
     old = parse_consensus(left.at or left.consensus)
     new = parse_consensus(mark.consensus_at or mark.consensus)
@@ -228,7 +228,7 @@ class _Mover:
                 self.store, mark, e_tag, self.clock,
                 moving=None, moves=mark.moves + 1,
                 consensus=to.kind, consensus_at=to.told, id=self.move,
-                left=Left(mark.consensus, mark.consensus_at, mark.id),
+                left=FormerPlace(mark.consensus, mark.consensus_at, mark.id),
             )  # fmt: skip
             if switched:
                 return True

@@ -28,7 +28,7 @@ from tidelog.errors import (
     ObjectNotFound,
     UsageError,
 )
-from tidelog.location.consensus_migration import MarkMoves, Moved, move_consensus
+from tidelog.location.consensus_migration import MarkMoves, MoveReport, move_consensus
 from tidelog.location.marker import MARK, make_mark, read_mark
 from tidelog.machine.guarded import GuardedConsensus
 from tidelog.store.listing import first_entry
@@ -179,7 +179,7 @@ class Location:
         """
         return await self.collections.open(name)
 
-    async def move_consensus(self, to: str) -> Moved:
+    async def move_consensus(self, to: str) -> MoveReport:
         """Move consensus to another place: ``store``, ``sqlite:PATH`` or a PostgreSQL URL.
 
         Afterwards, each process must open the location again, this one too. If the call fails or

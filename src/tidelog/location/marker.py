@@ -32,7 +32,7 @@ class Moving(msgspec.Struct, frozen=True):
     to: str
 
 
-class Left(msgspec.Struct, frozen=True):
+class FormerPlace(msgspec.Struct, frozen=True):
     """The place that consensus moved from, until all its keys name the new place."""
 
     consensus: str
@@ -50,7 +50,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: str = ""
     moves: int = 0
     moving: Moving | None = None
-    left: Left | None = None
+    left: FormerPlace | None = None
     stamp: str = ""
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from tidelog.collection.catalog.catalog import FILES, SourceInfo
 from tidelog.collection.ingest.compute import Job
-from tidelog.collection.ingest.engine import SPARK_TICK_BYTES, Computed, Written, survey_here
+from tidelog.collection.ingest.engine import SPARK_TICK_BYTES, OutputParts, TickParts, survey_here
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.port import RawSource, SurveyResult
 from tidelog.collection.source.survey_result import SurveyJob
@@ -78,7 +78,7 @@ class SparkEngine:
     async def prepare(self, source: SourceInfo, ranges: Sequence[AddressRange]) -> None:
         await self._check(source, ranges)
 
-    async def compute(self, job: Job, source: RawSource) -> Computed:
+    async def compute(self, job: Job, source: RawSource) -> TickParts:
         """Read the job's ranges, compute, and write parts, in executors.
 
         Raises:
@@ -163,13 +163,13 @@ def _collect(tasks: SparkTasks, plan: TickPlan) -> Sequence[Outcome]:
     return tasks.meet(shape_shares, given, finish_shares, len(plan.finishes))
 
 
-def gather(outcomes: Sequence[Outcome], *, shards: int) -> Computed:
+def gather(outcomes: Sequence[Outcome], *, shards: int) -> TickParts:
     """Combine the results of a tick's tasks.
 
     Raises:
         TidelogError: the first error among the results.
     """
-    written = [Written()] * shards
+    written = [OutputParts()] * shards
     error_parts: list[Part] = []
     dropped: Counter[str] = Counter()
     usage = Usage()
@@ -183,7 +183,7 @@ def gather(outcomes: Sequence[Outcome], *, shards: int) -> Computed:
         dropped.update(done.dropped)
         usage = usage + done.usage
     told = [o.computed for o in outcomes if isinstance(o, TaskResult)]
-    return Computed(
+    return TickParts(
         written,
         error_parts,
         rows=sum(c.rows for c in told),

@@ -29,13 +29,13 @@ from tidelog.wal.logs import log_folder
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.read.head import read_head
 from tidelog.wal.read.tree_reader import TreeReader
-from tidelog.wal.scrub.report import Before, Scrubbed
+from tidelog.wal.scrub.report import Before, ScrubReport
 from tidelog.wal.scrub.slot_scrub import scrub_slots
 from tidelog.wal.scrub.tree_scrub import Check, TreeScrub, scrub
 from tidelog.wal.slot_protocol.reader import SlotReader
 
 
-def scrub_log(spark: SparkSession, location_url: str, name: str) -> Scrubbed:
+def scrub_log(spark: SparkSession, location_url: str, name: str) -> ScrubReport:
     """Read a whole log in the executors of a session, and check all of it.
 
     Raises:
@@ -87,7 +87,7 @@ class SparkScrub(TreeScrub):
                 raise one
             self._add(one)
 
-    def _add(self, one: Scrubbed) -> None:
+    def _add(self, one: ScrubReport) -> None:
         found = self.found
         found.problems += one.problems
         found.setsum = found.setsum + one.setsum
@@ -98,11 +98,11 @@ class SparkScrub(TreeScrub):
 
 def check_fragments(
     fragments: Sequence[tuple[Fragment, Before]], *, place: LogPlace, check: Check
-) -> Scrubbed | TidelogError:
+) -> ScrubReport | TidelogError:
     """Check fragments in an executor; return a TidelogError instead of raising it."""
     use_one_core()
     clock = SystemClock()
-    run = TreeScrub(TreeReader(store=place.open(clock), clock=clock), Scrubbed(), check)
+    run = TreeScrub(TreeReader(store=place.open(clock), clock=clock), ScrubReport(), check)
     work = [partial(run.fragment, fragment, before) for fragment, before in fragments]
     try:
         asyncio.run(run_all(work, at_once=run.reader.reads))
@@ -111,7 +111,7 @@ def check_fragments(
     return run.found
 
 
-async def _scrub(spark: SparkSession, location_url: str, name: str) -> Scrubbed:
+async def _scrub(spark: SparkSession, location_url: str, name: str) -> ScrubReport:
     location = await open_location(location_url)
     store, clock = Within(location.store, log_folder(name)), location.clock
     is_slots = (await read_head(store)).manifest.chain is not None

@@ -59,7 +59,7 @@ class ReachSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReachAsked:
+class ReachRequest:
     """A request to an executor; the bytes of the object ``key`` are the key itself."""
 
     fingerprint: str
@@ -69,7 +69,7 @@ class ReachAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReachSeen:
+class ReachAnswer:
     """The answer of an executor.
 
     Shape: ``missing`` are packages; ``location`` and ``source`` are the errors of access to them;
@@ -105,7 +105,7 @@ async def check_executors(
     from tidelog.store.wrapping import open_wrapped
 
     store = open_wrapped(location_url, clock=clock).meter
-    asked = ReachAsked(
+    asked = ReachRequest(
         fingerprint=fingerprint(),
         location_url=location_url,
         key=PREFIX + clock.unique(),
@@ -167,11 +167,11 @@ async def take_sample(url: str, paths: Sequence[str], *, clock: Clock) -> ReachS
 
 
 async def _ask(
-    spark: SparkSession, tasks: SparkTasks, asked: ReachAsked, clock: Clock
-) -> list[ReachSeen]:
+    spark: SparkSession, tasks: SparkTasks, asked: ReachRequest, clock: Clock
+) -> list[ReachAnswer]:
     from tidelog.spark.job import run_job
 
-    def ask_all() -> list[ReachSeen]:
+    def ask_all() -> list[ReachAnswer]:
         ship(spark)
         # The first job waits until the first executors exist. Only then is the number of cores
         # known, which the second job uses to reach all of them.
@@ -184,10 +184,10 @@ async def _ask(
         raise explain(error) from error
 
 
-def look(asked: Iterable[ReachAsked]) -> Iterator[ReachSeen]:
+def look(asked: Iterable[ReachRequest]) -> Iterator[ReachAnswer]:
     """Check, in an executor, its software and its access."""
     for one in list(asked):
-        seen = ReachSeen(
+        seen = ReachAnswer(
             host=socket.gethostname(),
             fingerprint=fingerprint(),
             missing=tuple(name for name in NEEDED if importlib.util.find_spec(name) is None),
@@ -196,7 +196,7 @@ def look(asked: Iterable[ReachAsked]) -> Iterator[ReachSeen]:
         yield asyncio.run(_reach(one, seen)) if can_look else seen
 
 
-async def _reach(asked: ReachAsked, seen: ReachSeen) -> ReachSeen:
+async def _reach(asked: ReachRequest, seen: ReachAnswer) -> ReachAnswer:
     from tidelog.core.clock import SystemClock
     from tidelog.spark.job import portable
     from tidelog.store.wrapping import open_wrapped
@@ -229,7 +229,7 @@ async def _check_sample(sample: ReachSample, clock: Clock) -> None:
         raise ObjectNotFound("the executor sees another file", path=sample.path)
 
 
-def judge(seen: ReachSeen, asked: ReachAsked, location: str) -> TidelogError | None:
+def judge(seen: ReachAnswer, asked: ReachRequest, location: str) -> TidelogError | None:
     """Return the fault of an executor as an error to raise; None if it has no fault.
 
     ``location`` is the location's URL for messages.

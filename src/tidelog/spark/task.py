@@ -22,11 +22,11 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA
-from tidelog.collection.ingest.compute import Job, Shaped, error_updates
+from tidelog.collection.ingest.compute import Job, ShapedRange, error_updates
 from tidelog.collection.ingest.engine import (
-    Computed,
     LocalEngine,
-    Written,
+    OutputParts,
+    TickParts,
     part_writer,
     read_and_shape,
     split_by_bucket,
@@ -70,7 +70,7 @@ class TaskResult:
     """The result of a task; its parts belong to the shards at ``places`` in the output."""
 
     places: tuple[int, ...]
-    computed: Computed
+    computed: TickParts
 
 
 class SurveyShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,7 +233,7 @@ async def shape_share(share: Share, bench: Bench) -> tuple[TaskResult, pa.Table]
     """
     before = bench.usage()
     shaped = await _shape(share, bench)
-    nothing = [Written() for _ in share.places]
+    nothing = [OutputParts() for _ in share.places]
     computed = summarize(shaped, nothing, await _write_errors(shaped, share, bench))
     messages = pa.concat_tables([s.messages for s in shaped])
     return _found(share, computed, bench, before), messages
@@ -255,10 +255,10 @@ async def finish_share(share: Share, given: Sequence[Messages], bench: Bench) ->
     return _found(share, summarize([], written, []), bench, before)
 
 
-async def _shape(share: Share, bench: Bench) -> list[Shaped]:
+async def _shape(share: Share, bench: Bench) -> list[ShapedRange]:
     source = bench.source(share.job)
 
-    async def one(piece: Piece) -> Shaped:
+    async def one(piece: Piece) -> ShapedRange:
         return await read_and_shape(
             source,
             piece.found,
@@ -272,12 +272,12 @@ async def _shape(share: Share, bench: Bench) -> list[Shaped]:
     return await run_all([partial(one, piece) for piece in share.pieces], at_once=READS_MAX)
 
 
-async def _write(buckets: Sequence[pa.Table], share: Share, bench: Bench) -> list[Written]:
+async def _write(buckets: Sequence[pa.Table], share: Share, bench: Bench) -> list[OutputParts]:
     pairs = zip(buckets, share.job.shards, strict=True)
     return [await bench.engine.write(bucket, target, share.job) for bucket, target in pairs]
 
 
-async def _write_errors(shaped: Sequence[Shaped], share: Share, bench: Bench) -> list[Part]:
+async def _write_errors(shaped: Sequence[ShapedRange], share: Share, bench: Bench) -> list[Part]:
     """Write a share's bad records. If all records are bad, they are too many for the driver."""
     errors = pa.concat_tables([s.errors for s in shaped])
     target = share.job.errors
@@ -310,7 +310,7 @@ async def _awaited(work: Awaitable[T]) -> T:
     return await work
 
 
-def _found(share: Share, computed: Computed, bench: Bench, before: Usage) -> TaskResult:
+def _found(share: Share, computed: TickParts, bench: Bench, before: Usage) -> TaskResult:
     usage = bench.usage() - before
     return TaskResult(places=share.places, computed=replace(computed, usage=usage))
 

@@ -48,7 +48,7 @@ from tidelog.wal.log import Log
 from tidelog.wal.logs import Logs
 from tidelog.wal.opening import PROTOCOLS
 from tidelog.wal.read.bounds import Bounds
-from tidelog.wal.scrub.report import Scrubbed
+from tidelog.wal.scrub.report import ScrubReport
 
 T = TypeVar("T")
 
@@ -223,7 +223,7 @@ class Verification:
             )
         return log
 
-    async def _scrub(self) -> Scrubbed:
+    async def _scrub(self) -> ScrubReport:
         return await (await self.open_log("scrub")).scrub()
 
     async def _work(self, cut: SequenceCut, tell: Callable[[Figures], None] | None) -> None:

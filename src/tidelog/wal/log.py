@@ -27,7 +27,7 @@ from tidelog.wal.format.streams import CLOSE, META, OPEN, Control, StreamInfo
 from tidelog.wal.read.head import load_head
 from tidelog.wal.read.limits import Limits
 from tidelog.wal.retention import LogRetention
-from tidelog.wal.scrub.report import Scrubbed
+from tidelog.wal.scrub.report import ScrubReport
 from tidelog.wal.slot_protocol.shape import Shape
 
 LOG_RECORDS: Final = SLOT_RECORDS
@@ -204,7 +204,7 @@ class Log(LogRetention):
         """
 
     @abc.abstractmethod
-    async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
+    async def scrub(self, start: int = 0, *, limit: int | None = None) -> ScrubReport:
         """Read all stored objects, or those of the positions ``[start, limit)``, and check them.
 
         Raises:
@@ -240,7 +240,7 @@ class Log(LogRetention):
         if is_empty:
             await self._refuse_beyond(start)
 
-    async def _scrubbed(self, work: Awaitable[Scrubbed], start: int) -> Scrubbed:
+    async def _scrubbed(self, work: Awaitable[ScrubReport], start: int) -> ScrubReport:
         """Return the report of a scrub; if it is empty, refuse a start past the log's end."""
         found = await work
         if found.is_clean and not found.fragments:

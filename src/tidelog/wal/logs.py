@@ -25,7 +25,7 @@ from tidelog.store.port import Store
 from tidelog.store.urls import store_at
 from tidelog.store.within import Within
 from tidelog.wal.admin.copy import copy_log
-from tidelog.wal.admin.destroy import Destroyed, destroy_log
+from tidelog.wal.admin.destroy import DropReport, destroy_log
 from tidelog.wal.admin.fork import Fork
 from tidelog.wal.admin.rebuild import rebuild_log
 from tidelog.wal.admin.transcribe import Transcriber
@@ -195,7 +195,7 @@ class Logs:
         await copy_log(Wal3Reader(store=place, clock=self.clock), target, cursors=theirs)
         return await self.open(name)
 
-    async def drop(self, name: str, *, grace_us: int = GRACE_US) -> Destroyed:
+    async def drop(self, name: str, *, grace_us: int = GRACE_US) -> DropReport:
         """Drop a log permanently, ``grace_us`` after it was closed to all readers and writers.
 
         Units:

@@ -28,7 +28,7 @@ from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US, Bounds, check_f
 from tidelog.wal.read.head import Head, load_living
 from tidelog.wal.read.limits import Limits, check_limits, time_us_of
 from tidelog.wal.read.record_reader import limited
-from tidelog.wal.scrub.report import Scrubbed
+from tidelog.wal.scrub.report import ScrubReport
 from tidelog.wal.scrub.tree_scrub import scrub
 from tidelog.wal.slot_protocol.seek import first_at
 
@@ -151,7 +151,7 @@ class ManifestLog(Log):
         manifest = await self._reader.manifest()
         return Bounds(oldest=manifest.oldest, next=manifest.next, seal=None)
 
-    async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
+    async def scrub(self, start: int = 0, *, limit: int | None = None) -> ScrubReport:
         """See `Log`."""
         return await self._scrubbed(scrub(self._reader, start, limit), start)
 

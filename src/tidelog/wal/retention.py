@@ -20,10 +20,10 @@ from tidelog.store.within import Within
 from tidelog.wal.admin.origin import let_go_of_origin
 from tidelog.wal.append.closing import Closing
 from tidelog.wal.format.pin import Pin
-from tidelog.wal.gc.collector import GRACE_US, Collected, Collector
-from tidelog.wal.gc.cursors import Cursors, Listed, Witness
+from tidelog.wal.gc.collector import GRACE_US, Collector, CollectReport
+from tidelog.wal.gc.cursors import CursorList, Cursors, Witness
 from tidelog.wal.gc.deletion import AT_ONCE, Pace, check_deletion
-from tidelog.wal.gc.orphans import Swept, sweep
+from tidelog.wal.gc.orphans import OrphanReport, sweep
 from tidelog.wal.gc.pin_objects import PinWitness
 from tidelog.wal.gc.pins import Pins
 from tidelog.wal.gc.plan import Keep
@@ -102,7 +102,7 @@ class LogRetention(Closing):
         await cursors.refuse_missing(name)
         await cursors.delete(name)
 
-    async def cursors(self) -> Listed:
+    async def cursors(self) -> CursorList:
         """Read all cursors."""
         found = await self._cursors().list()
         if not found.cursors:
@@ -178,7 +178,7 @@ class LogRetention(Closing):
         grace_us: int = GRACE_US,
         pace: Pace = AT_ONCE,
         force: bool = False,
-    ) -> Collected:
+    ) -> CollectReport:
         """Delete all records that no cursor needs, once; first finish another collector's plan.
 
         Units:
@@ -212,7 +212,7 @@ class LogRetention(Closing):
             await let_go_of_origin(self.store, clock=self.clock, writer=self.writer)
         return found
 
-    async def sweep(self, *, grace_us: int = GRACE_US, pace: Pace = AT_ONCE) -> Swept:
+    async def sweep(self, *, grace_us: int = GRACE_US, pace: Pace = AT_ONCE) -> OrphanReport:
         """Delete objects that crashed writers and collectors left, and that nothing names.
 
         Raises:

@@ -19,7 +19,7 @@ from tidelog.errors import (
     NoSuchLog,
     ObjectNotFound,
 )
-from tidelog.wal.append.work import Placed
+from tidelog.wal.append.work import PlacedRecords
 from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.streams import Control, StreamInfo
@@ -29,7 +29,7 @@ from tidelog.wal.read.head import load_living
 from tidelog.wal.read.limits import Limits, check_limits, time_us_of
 from tidelog.wal.read.record_reader import limited
 from tidelog.wal.read.stream_selection import select
-from tidelog.wal.scrub.report import Scrubbed
+from tidelog.wal.scrub.report import ScrubReport
 from tidelog.wal.scrub.slot_scrub import scrub_slots
 from tidelog.wal.slot_protocol.fencing import Fencer
 from tidelog.wal.slot_protocol.reader import SlotReader
@@ -82,10 +82,10 @@ class SlotLog(Log):
         key: bytes | pa.BinaryArray | None = None,
         timestamp_us: int | None = None,
         wait: bool = True,
-    ) -> Placed:
+    ) -> PlacedRecords:
         """Append the values of an array, and return once the queue accepts them: not durable yet.
 
-        Until they are durable, their position may still change: see `Placed`.
+        Until they are durable, their position may still change: see `PlacedRecords`.
 
         Raises:
             As `append`, if the values failed before the queue accepted them. `Placed.durable`,
@@ -191,7 +191,7 @@ class SlotLog(Log):
         """See `Log`."""
         return await self._reader.bounds()
 
-    async def scrub(self, start: int = 0, *, limit: int | None = None) -> Scrubbed:
+    async def scrub(self, start: int = 0, *, limit: int | None = None) -> ScrubReport:
         """See `Log`."""
         return await self._scrubbed(scrub_slots(self._reader, start, limit), start)
 

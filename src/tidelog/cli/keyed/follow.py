@@ -17,7 +17,7 @@ from tidelog.cli.keyed.options import (
     check_sequence_range,
     keys_of,
 )
-from tidelog.cli.keyed.told import write_keyed
+from tidelog.cli.keyed.record_output import write_keyed
 from tidelog.cli.log.options import Format, choose_record_format
 from tidelog.cli.output import say
 from tidelog.errors import UsageError

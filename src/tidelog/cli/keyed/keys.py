@@ -18,7 +18,7 @@ from tidelog.cli.keyed.options import (
     key_bytes,
     shown_key,
 )
-from tidelog.cli.keyed.told import key_text
+from tidelog.cli.keyed.record_output import key_text
 from tidelog.cli.output import Rows, choose_format, open_rows, print_json
 from tidelog.cli.shown_rows import shown_rows
 

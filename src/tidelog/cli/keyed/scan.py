@@ -22,7 +22,7 @@ from tidelog.cli.keyed.options import (
     check_sequence_range,
     keys_of,
 )
-from tidelog.cli.keyed.told import write_keyed
+from tidelog.cli.keyed.record_output import write_keyed
 from tidelog.cli.log.options import Format, choose_record_format, time_us_of
 from tidelog.cli.shown_rows import shown_rows
 from tidelog.errors import UsageError

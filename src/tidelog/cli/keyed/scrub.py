@@ -13,7 +13,7 @@ from tidelog.cli.log.scrub import LogBroken
 from tidelog.cli.output import bytes_text, choose_format, count_text, print_json, say, write_text
 
 if TYPE_CHECKING:
-    from tidelog.keyed.maintenance.scrub import KeyedScrubbed
+    from tidelog.keyed.maintenance.scrub import KeyedScrubReport
     from tidelog.location import Location
 
 
@@ -25,7 +25,7 @@ def scrub(context: typer.Context, name: KeyedName, *, as_json: AsJson = False) -
     """
     check_keyed(name)
 
-    async def work(location: Location) -> KeyedScrubbed:
+    async def work(location: Location) -> KeyedScrubReport:
         async with closing(await location.keyed.open(name)) as log:
             return await log.scrub()
 
@@ -38,12 +38,12 @@ def scrub(context: typer.Context, name: KeyedName, *, as_json: AsJson = False) -
         raise LogBroken(f"the keyed log {name!r} is damaged: restore the objects named above")
 
 
-def scrubbed_object(found: KeyedScrubbed) -> dict[str, Any]:
+def scrubbed_object(found: KeyedScrubReport) -> dict[str, Any]:
     """Return the JSON object of a scrub."""
     return {**asdict(found), "is_clean": found.is_clean}
 
 
-def tell_scrubbed(found: KeyedScrubbed, of: str = "") -> None:
+def tell_scrubbed(found: KeyedScrubReport, of: str = "") -> None:
     """Write the result of a scrub for people; each line begins with ``of``."""
     for problem in found.problems:
         write_text(f"{of}{problem}\n")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.cli.command import AsJson, location_url
+from tidelog.cli.log.messages import show_made
 from tidelog.cli.log.options import check_log, check_place
-from tidelog.cli.log.told import tell_made
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def adopt(
     check_log(called)
     check_place(place)
     found = asyncio.run(_adopt(location_url(context), place, called))
-    tell_made(found, "adopted", as_json=as_json)
+    show_made(found, "adopted", as_json=as_json)
 
 
 async def _adopt(url: str, place: str, name: str) -> LogInfo:

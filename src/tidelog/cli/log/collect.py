@@ -15,8 +15,8 @@ from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
     from tidelog.location import Location
-    from tidelog.wal.gc.collector import Collected
-    from tidelog.wal.gc.orphans import Swept
+    from tidelog.wal.gc.collector import CollectReport
+    from tidelog.wal.gc.orphans import OrphanReport
 
 KeepSince = Annotated[
     str | None,
@@ -34,9 +34,9 @@ class CollectedInfo:
 
     log: str
     records: int
-    collected: Collected
+    collected: CollectReport
     held_at: int | None
-    swept: Swept | None
+    swept: OrphanReport | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -160,7 +160,7 @@ def told_of(found: CollectedInfo) -> list[str]:
     return lines if found.swept is None else lines + _swept_lines(found.swept)
 
 
-def _swept_lines(swept: Swept) -> list[str]:
+def _swept_lines(swept: OrphanReport) -> list[str]:
     told = [
         count_text(len(swept.deleted), "object") + " swept",
         count_text(len(swept.unproven), "object") + " kept that may still become part of the log",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.cli.command import AsJson, on_location
+from tidelog.cli.log.messages import show_made
 from tidelog.cli.log.options import (
     NewLog,
     SourceLog,
@@ -15,7 +16,6 @@ from tidelog.cli.log.options import (
     check_protocol,
     check_start,
 )
-from tidelog.cli.log.told import tell_made
 
 if TYPE_CHECKING:
     from tidelog.location import Location
@@ -50,4 +50,4 @@ def copy(
         made = await location.logs.copy(source, name, protocol=protocol, start=start)
         return await made.describe()
 
-    tell_made(on_location(context, work), f"a copy of {source!r}", as_json=as_json)
+    show_made(on_location(context, work), f"a copy of {source!r}", as_json=as_json)

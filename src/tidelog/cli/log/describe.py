@@ -24,7 +24,7 @@ Fields = list[tuple[str, str | list[str]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class LogFacts:
     """The description of a log that the command shows."""
 
     log: LogInfo
@@ -59,11 +59,11 @@ def describe(
         print_fields(fields_of(found))
 
 
-async def _describe(location: Location, name: str, *, deep: bool) -> Described:
+async def _describe(location: Location, name: str, *, deep: bool) -> LogFacts:
     from tidelog.wal.describe import outline_log
 
     log = await location.log(name)
-    return Described(
+    return LogFacts(
         log=await log.describe(),
         outline=await outline_log(log.store, log.clock, deep=deep),
         cursors=await cursors_of(log, (await log.cursors()).cursors),
@@ -71,7 +71,7 @@ async def _describe(location: Location, name: str, *, deep: bool) -> Described:
     )
 
 
-def fields_of(found: Described) -> Fields:
+def fields_of(found: LogFacts) -> Fields:
     """Return the fields that describe a log to people."""
     log = found.log
     records = f"{log.records:,}"

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.cli.command import AsJson, LogName, ask_first, on_location
+from tidelog.cli.log.messages import range_text
 from tidelog.cli.log.options import GRACE_SECONDS, Grace, check_log, grace_us_of
 from tidelog.cli.log.patience import with_patience
-from tidelog.cli.log.told import range_text
 from tidelog.cli.output import choose_format, count_text, print_json, say
 from tidelog.errors import NoSuchLog
 from tidelog.store.listing import first_entry
 
 if TYPE_CHECKING:
     from tidelog.location import Location
-    from tidelog.wal.admin.destroy import Destroyed
+    from tidelog.wal.admin.destroy import DropReport
 
 
 def drop(
@@ -40,7 +40,7 @@ def drop(
             undone="Nothing was dropped.",
         )
 
-    async def work(location: Location) -> Destroyed:
+    async def work(location: Location) -> DropReport:
         return await with_patience(location.logs.drop(name, grace_us=grace_us), grace)
 
     found = on_location(context, work)

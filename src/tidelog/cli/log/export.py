@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.cli.command import AsJson, LogName, on_location
+from tidelog.cli.log.messages import range_text
 from tidelog.cli.log.options import Start, check_log, check_place, check_start
-from tidelog.cli.log.told import range_text
 from tidelog.cli.output import choose_format, print_json, say
 
 if TYPE_CHECKING:

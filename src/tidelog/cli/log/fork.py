@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from tidelog.cli.command import AsJson, on_location
+from tidelog.cli.log.messages import show_made
 from tidelog.cli.log.options import NewLog, SourceLog, Start, check_log, check_start
-from tidelog.cli.log.told import tell_made
 
 if TYPE_CHECKING:
     from tidelog.location import Location
@@ -37,4 +37,4 @@ def fork(
     async def work(location: Location) -> LogInfo:
         return await (await location.logs.fork(source, name, start=start)).describe()
 
-    tell_made(on_location(context, work), f"a fork of {source!r}", as_json=as_json)
+    show_made(on_location(context, work), f"a fork of {source!r}", as_json=as_json)

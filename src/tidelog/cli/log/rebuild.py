@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.cli.command import AsJson, LogName, on_location
+from tidelog.cli.log.messages import show_made
 from tidelog.cli.log.options import check_log
-from tidelog.cli.log.told import tell_made
 from tidelog.cli.output import say
 from tidelog.errors import UsageError
 
@@ -44,5 +44,5 @@ def rebuild(
     async def work(location: Location) -> LogInfo:
         return await (await location.logs.rebuild(name, start=start)).describe()
 
-    tell_made(on_location(context, work), "rebuilt", as_json=as_json)
+    show_made(on_location(context, work), "rebuilt", as_json=as_json)
     say(f"Check it with: tidelog log scrub {name}")

@@ -14,7 +14,7 @@ from tidelog.errors import TidelogError, UsageError
 
 if TYPE_CHECKING:
     from tidelog.location import Location
-    from tidelog.wal.scrub.report import Scrubbed
+    from tidelog.wal.scrub.report import ScrubReport
 
 
 class LogBroken(TidelogError):
@@ -50,7 +50,7 @@ def scrub(
         if start or limit is not None:
             raise UsageError("Spark scrubs a whole log: leave --from and --to out, or --spark")
 
-    async def work(location: Location) -> Scrubbed | None:
+    async def work(location: Location) -> ScrubReport | None:
         log = await location.log(name)
         # Spark takes seconds to start, so a wrong name must fail here first.
         return None if spark else await log.scrub(start, limit=limit)
@@ -64,7 +64,7 @@ def scrub(
         raise LogBroken(f"the log {name!r} is damaged: restore the objects named above")
 
 
-def _tell(found: Scrubbed) -> None:
+def _tell(found: ScrubReport) -> None:
     for problem in found.problems:
         write_text(f"{problem.path}: {problem.why}\n")
     read = count_text(found.records, "record"), count_text(found.fragments, "object")

@@ -24,7 +24,7 @@ from tidelog.core.arguments import quoted
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
-    from tidelog.cli.shard.feed import Fed
+    from tidelog.cli.shard.feed import FeedReport
     from tidelog.core.frontier import Frontier
     from tidelog.location import Location
 
@@ -94,7 +94,7 @@ def append(
     does not fit, the command names it and appends nothing.
     """
     check_shard_name(name)
-    asked = _Asked(
+    asked = _Request(
         name=name,
         files=files or [],
         format=_format_of(files or [], format),
@@ -120,7 +120,7 @@ def append(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Request:
     """The arguments of an append, checked."""
 
     name: str
@@ -133,8 +133,8 @@ class _Asked:
     delimiter: str
 
 
-async def _append(location: Location, asked: _Asked) -> Fed:
-    from tidelog.cli.shard.feed import Timed, feed
+async def _append(location: Location, asked: _Request) -> FeedReport:
+    from tidelog.cli.shard.feed import RowTimes, feed
     from tidelog.cli.shard.input import UpdatesInput
     from tidelog.collection.formats.dialect import CsvDialect
     from tidelog.persist.states.transition import check_interval, check_not_finalized
@@ -145,7 +145,7 @@ async def _append(location: Location, asked: _Asked) -> Fed:
     lower = shard.state.upper_frontier if asked.expected is None else asked.expected
     if asked.upper is not None:
         check_interval(lower, asked.upper, rows=0)
-    timed = Timed(time=asked.time, diff=asked.diff)
+    timed = RowTimes(time=asked.time, diff=asked.diff)
     dialect = CsvDialect(delimiter=asked.delimiter, multiline=True)
     reader = UpdatesInput(wanted=timed.columns(shard.schema), dialect=dialect)
     tables = reader.tables(asked.files, asked.format)

@@ -19,7 +19,7 @@ from tidelog.cli.writers import (
     Format,
     Limit,
     Output,
-    Picked,
+    OutputSelection,
     Where,
     picked_by,
 )
@@ -76,7 +76,7 @@ def changes(
             "--output writes a file that is complete, and --follow never completes one: pass "
             f"--until, or redirect standard output (> {output})"
         )
-    asked = _Asked(
+    asked = _Request(
         name=name,
         since=None if since is None else time_of(since, "--since"),
         until=None if until is None else time_of(until, "--until"),
@@ -88,18 +88,18 @@ def changes(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Request:
     """The arguments of the command, checked."""
 
     name: str
     since: int | None
     until: int | None
     follow: bool
-    picked: Picked
+    picked: OutputSelection
     destination: Destination
 
 
-async def _changes(location: Location, asked: _Asked) -> None:
+async def _changes(location: Location, asked: _Request) -> None:
     from tidelog.cli.shard.rows import ShardRows
     from tidelog.persist.read.snapshot import check_readable
 

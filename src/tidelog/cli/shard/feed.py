@@ -21,7 +21,7 @@ from tidelog.persist.states.transition import Verdict, check_not_finalized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class RowTimes:
     """The time and the diff of all rows, if the rows do not hold their own."""
 
     time: int | None
@@ -62,7 +62,7 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
+class FeedReport:
     """The result of an append: counts of updates and parts, and the interval ``[lower, upper)``."""
 
     updates: int
@@ -74,11 +74,11 @@ class Fed:
 async def feed(
     shard: Shard,
     tables: AsyncGenerator[pa.Table, None],
-    timed: Timed,
+    timed: RowTimes,
     *,
     expected: Frontier | None,
     upper: Frontier | None,
-) -> Fed:
+) -> FeedReport:
     """Append rows for the times ``[expected, upper)``.
 
     ``expected`` defaults to the shard's upper, and ``upper`` to one past the last row's time.
@@ -110,7 +110,7 @@ async def feed(
         await writing.drop()
         check_not_finalized(shard.state)
         raise _mismatch(done.upper, lower)
-    return Fed(writing.rows, len(parts), lower, until)
+    return FeedReport(writing.rows, len(parts), lower, until)
 
 
 class _Writing:
@@ -119,7 +119,7 @@ class _Writing:
     The last table waits in memory. If it is the only one, it can be stored inline in the state.
     """
 
-    def __init__(self, shard: Shard, timed: Timed, lower: Frontier, upper: Frontier) -> None:
+    def __init__(self, shard: Shard, timed: RowTimes, lower: Frontier, upper: Frontier) -> None:
         self._shard = shard
         self._timed = timed
         self._lower, self._upper = lower, upper

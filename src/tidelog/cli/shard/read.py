@@ -17,7 +17,7 @@ from tidelog.cli.writers import (
     Format,
     Limit,
     Output,
-    Picked,
+    OutputSelection,
     Where,
     picked_by,
 )
@@ -59,22 +59,22 @@ def read(
     destination = Destination(format, output, as_json=as_json)
     time = None if as_of is None else time_of(as_of, "--as-of")
     picked = picked_by(columns, where, limit)
-    asked = _Asked(name, time, picked, destination, consolidated=consolidated)
+    asked = _Request(name, time, picked, destination, consolidated=consolidated)
     on_location(context, lambda location: _read(location, asked))
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     """The arguments of a read, checked."""
 
     name: str
     as_of: int | None
-    picked: Picked
+    picked: OutputSelection
     destination: Destination
     consolidated: bool
 
 
-async def _read(location: Location, asked: _Asked) -> None:
+async def _read(location: Location, asked: _Request) -> None:
     from tidelog.cli.shard.rows import ShardRows
 
     shard = await opened(location, asked.name)

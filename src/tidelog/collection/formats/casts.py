@@ -40,7 +40,7 @@ _TOGETHER_BYTES_MAX: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class FitResult:
     """A table of the wanted types; ``misfit`` has each column's rows that do not fit.
 
     A row counts only for the first column that does not fit.
@@ -72,7 +72,7 @@ class Formats:
 _ISO: Final = Formats()
 
 
-def fit(wire: pa.Table, wanted: pa.Schema, formats: Formats = _ISO) -> Fitted:
+def fit(wire: pa.Table, wanted: pa.Schema, formats: Formats = _ISO) -> FitResult:
     """Cast each column of ``wire``, which has the wanted names and wire types; misfits are null."""
     fits = np.ones(wire.num_rows, dtype=np.bool_)
     misfit: dict[str, Int64s] = {}
@@ -93,7 +93,7 @@ def fit(wire: pa.Table, wanted: pa.Schema, formats: Formats = _ISO) -> Fitted:
         if unfit.any():
             misfit[field.name] = np.flatnonzero(unfit & fits)
             fits &= ~unfit
-    return Fitted(pa.table(list(columns.values()), schema=wanted), misfit)
+    return FitResult(pa.table(list(columns.values()), schema=wanted), misfit)
 
 
 def _has_times(dtype: pa.DataType) -> bool:

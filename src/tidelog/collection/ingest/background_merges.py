@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tidelog.errors import LocationError, TidelogError
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.maintenance.compactor import Compacted, compact, is_due
+from tidelog.persist.maintenance.compactor import CompactionReport, compact, is_due
 from tidelog.persist.maintenance.merging import Expiry
 
 
@@ -27,7 +27,7 @@ class BackgroundMerges:
     shards: Sequence[Shard]
     expiries: Mapping[str, Expiry] = field(default_factory=dict)
     trouble: dict[str, str] = field(default_factory=dict)
-    _task: asyncio.Task[Compacted] | None = None
+    _task: asyncio.Task[CompactionReport] | None = None
     _busy_with: str = ""
 
     def look(self) -> None:
@@ -53,7 +53,7 @@ class BackgroundMerges:
             await self._task
         self._task = None
 
-    def _finish(self, task: asyncio.Task[Compacted]) -> None:
+    def _finish(self, task: asyncio.Task[CompactionReport]) -> None:
         try:
             task.result()
         except LocationError:

@@ -99,7 +99,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Shaped:
+class ShapedRange:
     """The messages of a range, its bad records, and counts of fields that the schema lacks."""
 
     messages: pa.Table
@@ -107,7 +107,7 @@ class Shaped:
     dropped: Mapping[str, int]
 
 
-def shape_messages(data: ReadData, found: AddressRange, rank: int, job: Job) -> Shaped:
+def shape_messages(data: ReadData, found: AddressRange, rank: int, job: Job) -> ShapedRange:
     """Decode a range, or a piece of one, and stamp its rows. ``rank`` is its index in the job.
 
     Raises:
@@ -122,7 +122,7 @@ def shape_messages(data: ReadData, found: AddressRange, rank: int, job: Job) -> 
         raise unforeseen(error, f"the file {found.path!r} from offset {found.start}") from error
 
 
-def _shape(data: ReadData, found: AddressRange, rank: int, job: Job) -> Shaped:
+def _shape(data: ReadData, found: AddressRange, rank: int, job: Job) -> ShapedRange:
     source, schema = job.source, job.data_schema
     required = required_columns(source, schema)
     decoded = decode_messages(data, found, schema.data, source=source, required=required)
@@ -148,7 +148,7 @@ def _shape(data: ReadData, found: AddressRange, rank: int, job: Job) -> Shaped:
         texts = decoded.texts(np.array([misfit.offset for misfit in out], np.int64))
         told = [replace(misfit, text=text) for misfit, text in zip(out, listed(texts), strict=True)]
         errors = pa.concat_tables([errors, errors_table(found.path, told)])
-    return Shaped(messages, errors, dropped)
+    return ShapedRange(messages, errors, dropped)
 
 
 def _unusable(rows: pa.Table, failed: Mapping[int, str]) -> list[Misfit]:

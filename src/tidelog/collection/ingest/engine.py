@@ -21,7 +21,7 @@ from tidelog.collection.formats.records import Misfit
 from tidelog.collection.ingest.compute import (
     Feedback,
     Job,
-    Shaped,
+    ShapedRange,
     Target,
     buckets_of,
     error_updates,
@@ -49,18 +49,18 @@ SPARK_TICK_BYTES: Final = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class OutputParts:
     """The new parts of one output shard, and of its deletions shard."""
 
     rows: Sequence[Part] = ()
     deleted: Sequence[Part] = ()
 
-    def __add__(self, other: Written) -> Written:
-        return Written([*self.rows, *other.rows], [*self.deleted, *other.deleted])
+    def __add__(self, other: OutputParts) -> OutputParts:
+        return OutputParts([*self.rows, *other.rows], [*self.deleted, *other.deleted])
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class TickParts:
     """A tick's parts, written but not committed, and its counts.
 
     Shape: ``written`` has one item for each output shard.
@@ -68,7 +68,7 @@ class Computed:
         lacks, by field. ``usage`` counts the requests of executors, not those of the driver.
     """
 
-    written: Sequence[Written]
+    written: Sequence[OutputParts]
     error_parts: Sequence[Part]
     rows: int
     bad: int
@@ -106,7 +106,7 @@ class Engine(Protocol):
         """
         ...
 
-    async def compute(self, job: Job, source: RawSource) -> Computed:
+    async def compute(self, job: Job, source: RawSource) -> TickParts:
         """Read the job's ranges, compute the updates and write their parts. Commit nothing.
 
         Raises:
@@ -116,7 +116,7 @@ class Engine(Protocol):
         ...
 
 
-async def compute_carefully(engine: Engine, job: Job, source: RawSource) -> Computed:
+async def compute_carefully(engine: Engine, job: Job, source: RawSource) -> TickParts:
     """Compute a job. After an unforeseen error, compute it again and find the rows that cause it.
 
     Those rows become bad rows, so one odd row does not stop the source.
@@ -143,12 +143,12 @@ async def compute_carefully(engine: Engine, job: Job, source: RawSource) -> Comp
         raise unforeseen(error, what) from error
 
 
-def nothing_computed(shards: int) -> Computed:
+def nothing_computed(shards: int) -> TickParts:
     """Return the result for a binding without ranges."""
-    return Computed([Written()] * shards, [], rows=0, bad=0, dropped={})
+    return TickParts([OutputParts()] * shards, [], rows=0, bad=0, dropped={})
 
 
-def rows_refused(computed: Computed) -> SourceRowsRefused:
+def rows_refused(computed: TickParts) -> SourceRowsRefused:
     """Return the error of a strict ingester for rows or fields that do not fit the schema."""
     if computed.first_error is not None:
         return SourceRowsRefused(
@@ -189,7 +189,7 @@ class LocalEngine:
     async def prepare(self, source: SourceInfo, ranges: Sequence[AddressRange]) -> None:
         """Do nothing: the process that binds the ranges also computes them."""
 
-    async def compute(self, job: Job, source: RawSource) -> Computed:
+    async def compute(self, job: Job, source: RawSource) -> TickParts:
         shaped = await self._shape(job, source)
         messages = pa.concat_tables([s.messages for s in shaped])
         errors = pa.concat_tables([s.errors for s in shaped])
@@ -203,14 +203,14 @@ class LocalEngine:
         error_parts = await error_writer.write(error_rows, inline=job.errors.may_inline)
         return summarize(shaped, written, error_parts)
 
-    async def _shape(self, job: Job, source: RawSource) -> list[Shaped]:
+    async def _shape(self, job: Job, source: RawSource) -> list[ShapedRange]:
         work = [
             partial(read_and_shape, source, found, rank, job, clock=self.clock)
             for rank, found in enumerate(job.ranges)
         ]
         return await run_all(work, at_once=self.reads)
 
-    async def write(self, messages: pa.Table, target: Target, job: Job) -> Written:
+    async def write(self, messages: pa.Table, target: Target, job: Job) -> OutputParts:
         """Compute one shard's updates from its messages, and write their parts."""
         schema, deletions, kept = job.data_schema, target.deletions, job.deletions_schema
         feedback = Feedback(
@@ -218,7 +218,7 @@ class LocalEngine:
             deleted=await self._fed_back(messages, deletions, kept, job),
         )
         updates = await self.clock.offload(lambda: updates_of(messages, target, feedback, job))
-        return Written(
+        return OutputParts(
             rows=await self._write(updates.rows, target, schema, updates.hashes),
             deleted=await self._write(updates.deleted, deletions, kept),
         )
@@ -253,7 +253,7 @@ async def read_and_shape(
     clock: Clock,
     low: int | None = None,
     high: int | None = None,
-) -> Shaped:
+) -> ShapedRange:
     """Return the messages of a range, or of its records that start in ``[low, high)``.
 
     Raises:
@@ -296,14 +296,14 @@ def split_by_bucket(messages: pa.Table, job: Job) -> list[pa.Table]:
 
 
 def summarize(
-    shaped: Sequence[Shaped], written: Sequence[Written], error_parts: Sequence[Part]
-) -> Computed:
+    shaped: Sequence[ShapedRange], written: Sequence[OutputParts], error_parts: Sequence[Part]
+) -> TickParts:
     """Return a tick's parts, with the sums of the counts of its ranges."""
     dropped: Counter[str] = Counter()
     for share in shaped:
         dropped.update(share.dropped)
     first = next((s.errors for s in shaped if s.errors.num_rows), None)
-    return Computed(
+    return TickParts(
         written,
         error_parts,
         rows=sum(s.messages.num_rows for s in shaped),
@@ -320,8 +320,8 @@ def describe_error(errors: pa.Table) -> str:
 
 
 async def write_skipped(
-    computed: Computed, ranges: Sequence[AddressRange], job: Job, *, store: Store, clock: Clock
-) -> Computed:
+    computed: TickParts, ranges: Sequence[AddressRange], job: Job, *, store: Store, clock: Clock
+) -> TickParts:
     """Write a bad row for each skipped range; return the result of the tick with these rows.
 
     Raises:

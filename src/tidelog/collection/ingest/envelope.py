@@ -75,7 +75,7 @@ def messages_schema(schema: ShardSchema) -> pa.Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class Stamped:
+class StampedRows:
     """Rows with their times and ranks, and the offsets of the bad ones.
 
     ``timeless`` rows have no valid time, and ``ahead`` rows have one after the permitted maximum.
@@ -96,7 +96,7 @@ def stamp_rows(
     time_max: int = ANY_TIME,
     is_held: bool = False,
     was_held: bool = False,
-) -> Stamped:
+) -> StampedRows:
     """Return decoded rows with a time, an own time and a rank.
 
     With a time column, the time of a row is its own time, or ``lower`` if the own time is complete
@@ -108,7 +108,7 @@ def stamp_rows(
     count = rows.num_rows
     if source.time_column is None:
         times, own = np.full(count, upper - 1, dtype=np.int64), np.zeros(count, dtype=np.int64)
-        found = Stamped(rows, none, none)
+        found = StampedRows(rows, none, none)
     else:
         offsets = rows.column(OFFSET).to_numpy()
         times, there = times_of(rows.column(source.time_column), source.time_unit)
@@ -122,7 +122,7 @@ def stamp_rows(
             rows, times = rows.filter(pa.array(now)), times[now]
         times = np.clip(times, lower, upper - 1)
         own = exact_times(rows.column(source.time_column))
-        found = Stamped(rows, offsets[~there], offsets[there & ~good])
+        found = StampedRows(rows, offsets[~there], offsets[there & ~good])
     stamped = rows.append_column(TIME, pa.array(times)).append_column(OWN, pa.array(own))
     ranks = pa.array(np.full(len(times), rank, dtype=np.int64))
     return replace(found, rows=stamped.append_column(RANK, ranks))

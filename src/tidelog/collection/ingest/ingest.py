@@ -20,8 +20,8 @@ from tidelog.collection.catalog.lost import INGEST_HOLD
 from tidelog.collection.catalog.retention import history_at
 from tidelog.collection.ingest.compute import Job, Target
 from tidelog.collection.ingest.engine import (
-    Computed,
     Engine,
+    TickParts,
     compute_carefully,
     nothing_computed,
     rows_refused,
@@ -88,7 +88,7 @@ class Tick:
     unchecked: int = 0
     exhausted: bool = False
     dropped: Mapping[str, int] = field(default_factory=dict)
-    computed: Computed | None = None
+    computed: TickParts | None = None
 
 
 class Commits(NamedTuple):
@@ -197,7 +197,7 @@ class Ingester(SourceShards):
         self.check_alive()
         lower = self.upper.time
         plan: Plan | None = None
-        ready: tuple[Binding, Computed] | None = None
+        ready: tuple[Binding, TickParts] | None = None
         if self.remap.state.upper == lower:
             plan = await self.plan(head, lower)
             await self._store_notes()
@@ -264,7 +264,7 @@ class Ingester(SourceShards):
             return known[2]
         return head.left_bytes(taken)
 
-    async def _compute(self, binding: Binding) -> Computed:
+    async def _compute(self, binding: Binding) -> TickParts:
         progress = await self.progress(binding.lower)
         job, skipped = self.job_of(binding, progress), self._lost(binding, progress)
         computed = nothing_computed(len(self.outputs))
@@ -375,13 +375,13 @@ class Ingester(SourceShards):
             else self._target(deletions, binding, feedback=True),
         )
 
-    def parts_of(self, computed: Computed) -> list[Sequence[Part]]:
+    def parts_of(self, computed: TickParts) -> list[Sequence[Part]]:
         """Return the computed parts, in the order of the shards of `written`."""
         rows = [one.rows for one in computed.written]
         deleted = [one.deleted for one in computed.written[: len(self.deletions)]]
         return [*rows, *deleted, computed.error_parts]
 
-    async def _commit(self, binding: Binding, computed: Computed) -> Commits:
+    async def _commit(self, binding: Binding, computed: TickParts) -> Commits:
         """Commit the parts of a binding to each shard that does not have it yet.
 
         If another ingester was first at a shard, compare its commit with the computed parts. All

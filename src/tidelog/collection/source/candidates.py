@@ -18,7 +18,7 @@ PACKED_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class Known:
+class SurveyMemory:
     """The results of earlier surveys in this process, so that it does not repeat useless ones.
 
     Shape: ``checked`` has the version of each file that was found to continue its bound bytes.
@@ -76,7 +76,7 @@ class Known:
 def choose_candidates(
     entries: Iterable[Entry],
     taken: Mapping[str, FileRange],
-    known: Known,
+    known: SurveyMemory,
     *,
     bytes_max: int,
     block_bytes: int,
@@ -119,5 +119,5 @@ def choose_candidates(
     return found, True
 
 
-def _is_done(entry: Entry, before: FileRange, known: Known) -> bool:
+def _is_done(entry: Entry, before: FileRange, known: SurveyMemory) -> bool:
     return before.file_bytes >= entry.size_bytes and known.is_checked(entry, before)

@@ -22,7 +22,7 @@ from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.formats.packed.packed import codec_of
 from tidelog.collection.source.binding import AddressRange, FileRange, Taken
 from tidelog.collection.source.blocks import BLOCK_BYTES, are_blocks
-from tidelog.collection.source.candidates import Known, choose_candidates
+from tidelog.collection.source.candidates import SurveyMemory, choose_candidates
 from tidelog.collection.source.cut import (
     Cut,
     choose_cut,
@@ -116,7 +116,7 @@ class FilesSource:
     piece_bytes: int = PIECE_BYTES
     kept_bytes_max: int = KEPT_BYTES_MAX
     rows: KeptRows | None = field(default_factory=RowsInMemory)
-    _known: Known = field(default_factory=Known)
+    _known: SurveyMemory = field(default_factory=SurveyMemory)
     _kept: dict[tuple[str, str], list[tuple[int, bytes]]] = field(default_factory=dict)
     _kept_bytes: int = 0
     _skipped: frozenset[str] = frozenset()

@@ -51,7 +51,7 @@ _HEAD_BYTES: Final = 64 * 1024  # Compressed bytes that surely contain the longe
 
 
 @dataclass(frozen=True, slots=True)
-class Renamed:
+class RenameSearch:
     """The result of a search: ``found`` is True if some file was ingested under another name.
 
     ``went`` are new files that have changed since the listing. They wait for the next listing.
@@ -93,7 +93,7 @@ class Search:
     store: Store
     clock: Clock
 
-    async def run(self, new: Sequence[FileSurvey]) -> Renamed:
+    async def run(self, new: Sequence[FileSurvey]) -> RenameSearch:
         """Find which of the new files were ingested before. Files that disappear meanwhile wait.
 
         Raises:
@@ -121,7 +121,7 @@ class Search:
                 found |= self._learn(like, kin)
             elif not await self._doubt_copies(like.one, like.file, self._others(like)):
                 went.append(like.one.candidate)
-        return Renamed(found, tuple(went))
+        return RenameSearch(found, tuple(went))
 
     async def _alike(self, one: FileSurvey, file: OpenedFile, lengths: Sequence[int]) -> _Alike:
         """Return a new file with the missing files whose bound bytes it has.

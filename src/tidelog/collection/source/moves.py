@@ -37,7 +37,7 @@ Beginning = tuple[int, bytes]  # How many bytes a file's beginning has, and thei
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
+class ReplacedPath:
     """A path that has another file now: the new file's listed version, and the displaced row.
 
     ``proven`` is True if the file of the row is known to be at another path.
@@ -57,7 +57,7 @@ class Moves:
 
     found: dict[str, FileRange] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
-    replaced: dict[str, Replaced] = field(default_factory=dict)
+    replaced: dict[str, ReplacedPath] = field(default_factory=dict)
 
     def progress(
         self,
@@ -91,7 +91,7 @@ class Moves:
         Unless it is ``proven`` that the file of the row is elsewhere, the two files may share rows,
         and a note reports that.
         """
-        self.replaced[path] = Replaced(e_tag, row, proven)
+        self.replaced[path] = ReplacedPath(e_tag, row, proven)
         if proven:
             self._shares_none(path)
         else:

@@ -17,7 +17,7 @@ PAGE_ROWS: Final = 1_000
 _KEYS: Final = ("records", "min_sequence", "max_sequence")
 
 # Requests the records of ``[start, limit)``, at most a number of rows.
-Asked = Callable[[int, int | None, int], ScanAnswer]
+FailedRequest = Callable[[int, int | None, int], ScanAnswer]
 
 
 class HttpScan:
@@ -25,7 +25,7 @@ class HttpScan:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: FailedRequest,
         query: KeyedQuery,
         page_rows: int = PAGE_ROWS,
     ) -> None:

@@ -21,7 +21,7 @@ from tidelog.wal.log import Log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyedScrubbed:
+class KeyedScrubReport:
     """The result of a scrub: counts, and the problems found.
 
     Units: ``records`` and ``keys`` as stored in runs, with a key counted once per part;
@@ -40,7 +40,7 @@ class KeyedScrubbed:
     def is_clean(self) -> bool:
         return not self.problems
 
-    def plus(self, part: RunPart, problems: tuple[str, ...]) -> KeyedScrubbed:
+    def plus(self, part: RunPart, problems: tuple[str, ...]) -> KeyedScrubReport:
         """Return the result with one more part."""
         return replace(
             self,
@@ -52,14 +52,14 @@ class KeyedScrubbed:
         )
 
 
-async def scrub_keyed(state_handle: KeyedStateHandle, wal: Log) -> KeyedScrubbed:
+async def scrub_keyed(state_handle: KeyedStateHandle, wal: Log) -> KeyedScrubReport:
     """Read and check all stored data, including checkpoints.
 
     Raises:
         NoSuchLog: the log is gone. LocationError: the store failed.
     """
     await state_handle.refresh()
-    found, state = KeyedScrubbed(), state_handle.state
+    found, state = KeyedScrubReport(), state_handle.state
     kept = [run for one in state.checkpoints.values() for run in one.runs]
     runs = {run.id: run for run in (*state.runs, *kept)}
     for run in runs.values():

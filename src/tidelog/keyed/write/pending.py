@@ -15,19 +15,19 @@ from tidelog.errors import LocationError, LogSealed, NoSuchLog, Outcome
 from tidelog.keyed.read.piece import LoosePiece
 from tidelog.keyed.states.transition import DROPPED
 from tidelog.keyed.values import KEYED_RECORDS
-from tidelog.wal.append.telling import copy_of
-from tidelog.wal.append.work import Placed
+from tidelog.wal.append.append_errors import copy_of
+from tidelog.wal.append.work import PlacedRecords
 
 
 @dataclass(slots=True, eq=False)
-class Ordered:
+class OrderedRecords:
     """Records with a place in the log; the place may change until they are durable.
 
     ``number`` counts the appends. ``is_awaited``: the caller waits for the result, and so receives
     an error.
     """
 
-    placed: Placed
+    placed: PlacedRecords
     keys: pa.BinaryArray
     values: pa.BinaryArray
     timestamp_us: int
@@ -86,11 +86,11 @@ class PendingAppends:
 
     settled: Callable[[LoosePiece], None]
     failed: Callable[[BaseException], None]
-    _held: dict[Ordered, LoosePiece] = field(default_factory=dict)
+    _held: dict[OrderedRecords, LoosePiece] = field(default_factory=dict)
     _lost: dict[int, BaseException] = field(default_factory=dict)
     _count: int = 0
 
-    def add(self, one: Ordered) -> None:
+    def add(self, one: OrderedRecords) -> None:
         """Add records that were just ordered."""
         self._count += 1
         one.number = self._count
@@ -98,7 +98,7 @@ class PendingAppends:
         one.placed.on_moved(partial(self._move, one))
         one.durable.add_done_callback(partial(self._settle, one))
 
-    def _move(self, one: Ordered, position: int) -> None:
+    def _move(self, one: OrderedRecords, position: int) -> None:
         if one in self._held and self._held[one].start != position:
             self._held[one] = one.piece(position)
 
@@ -106,7 +106,7 @@ class PendingAppends:
         """Return all ordered records that are not durable yet, at their present places."""
         return [*self._held.values()]
 
-    async def positions(self, appended: Sequence[Ordered]) -> list[int]:
+    async def positions(self, appended: Sequence[OrderedRecords]) -> list[int]:
         """Wait until these records are durable and visible to reads; return their positions.
 
         If the caller is cancelled, the next flush reports their errors.
@@ -169,13 +169,13 @@ class PendingAppends:
                 reason=lost[min(lost)],
             )
 
-    def _settle(self, one: Ordered, durable: asyncio.Future[int]) -> None:
+    def _settle(self, one: OrderedRecords, durable: asyncio.Future[int]) -> None:
         try:
             self._take(one, durable)
         finally:
             one.settle()
 
-    def _take(self, one: Ordered, durable: asyncio.Future[int]) -> None:
+    def _take(self, one: OrderedRecords, durable: asyncio.Future[int]) -> None:
         piece = self._held.pop(one)
         one.placed.on_moved(None)  # Drop the callback, because it holds the records.
         if durable.cancelled():
@@ -189,7 +189,7 @@ class PendingAppends:
             piece = one.piece(position)
         self.settled(piece)
 
-    def _note(self, one: Ordered) -> None:
+    def _note(self, one: OrderedRecords) -> None:
         """Keep a loss for the next flush, unless a caller awaits it."""
         if not one.is_awaited and (error := one.loss) is not None:
             self._lost[one.number] = error

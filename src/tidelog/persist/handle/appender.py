@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 from tidelog.core.frontier import Frontier, join
 from tidelog.errors import HandleError, Outcome, TidelogError, UpperMismatch, UsageError
 from tidelog.persist.handle.appending import AppendOptions, Updates, compare_and_append
-from tidelog.persist.handle.asked import check_owner
+from tidelog.persist.handle.argument_checks import check_owner
 from tidelog.persist.handle.timeout import in_time
 from tidelog.persist.states.transition import Verdict, check_not_finalized
 

@@ -34,13 +34,13 @@ from tidelog.persist.format.schema import ShardSchema, encode_schema
 from tidelog.persist.handle import appending, leasing, listening
 from tidelog.persist.handle.appender import Appender, open_appender
 from tidelog.persist.handle.appending import AppendOptions, Updates
-from tidelog.persist.handle.asked import (
+from tidelog.persist.handle.argument_checks import (
     check_fencing,
     check_flag,
+    check_holds,
     check_owner,
     check_timeout,
     check_write_token,
-    holds_asked,
 )
 from tidelog.persist.handle.leasing import LeasedReader
 from tidelog.persist.handle.port import Progress
@@ -74,8 +74,8 @@ from tidelog.store.port import Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelog.persist.maintenance.compactor import Compacted
-    from tidelog.persist.maintenance.sweeper import ShardSwept
+    from tidelog.persist.maintenance.compactor import CompactionReport
+    from tidelog.persist.maintenance.sweeper import ShardSweepReport
 
 _log = logging.getLogger(__name__)
 INLINE_STATE_BYTES_MAX = 256 * 1024
@@ -206,7 +206,7 @@ class Shard:
         lower, until = Frontier.of(expected_upper), Frontier.of(upper)
         check_write_token(token)
         check_flag(named, "named")
-        options = AppendOptions(token=token, named=named, holds=holds_asked(holds))
+        options = AppendOptions(token=token, named=named, holds=check_holds(holds))
         work = appending.compare_and_append(self, updates, lower, until, options)
         return await self._in_time(work, writes=True)
 
@@ -491,7 +491,9 @@ class Shard:
         state = await self.refresh()
         return list(newest_schema(state).known) if state.schema else []
 
-    async def compact(self, *, full: bool = False, spark: SparkSession | None = None) -> Compacted:
+    async def compact(
+        self, *, full: bool = False, spark: SparkSession | None = None
+    ) -> CompactionReport:
         """Merge batches that are due, or all; see `tidelog.persist.maintenance.compactor.compact`.
 
         With a Spark session, its executors do the large merges.
@@ -525,7 +527,7 @@ class Shard:
         removal = self.machine.settle if self.state.is_buried else self.machine.collect
         return await self._in_time(removal(after_us=after_us))
 
-    async def sweep(self) -> ShardSwept:
+    async def sweep(self) -> ShardSweepReport:
         """Delete unnamed objects; see `tidelog.persist.maintenance.sweeper.sweep`."""
         from tidelog.persist.maintenance.sweeper import sweep
 

@@ -36,7 +36,7 @@ MERGES_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compacted:
+class CompactionReport:
     """The number of merges, and their rows and bytes before and after.
 
     ``overtaken`` counts merges whose inputs another process merged concurrently.
@@ -49,9 +49,11 @@ class Compacted:
     bytes_read: int = 0
     bytes_written: int = 0
 
-    def __add__(self, other: Compacted) -> Compacted:
+    def __add__(self, other: CompactionReport) -> CompactionReport:
         names = self.__dataclass_fields__
-        return Compacted(**{name: getattr(self, name) + getattr(other, name) for name in names})
+        return CompactionReport(
+            **{name: getattr(self, name) + getattr(other, name) for name in names}
+        )
 
 
 HERE: Final = MergerHere()
@@ -64,7 +66,7 @@ async def compact(
     expiry: Expiry | None = None,
     merges_max: int = MERGES_MAX,
     merger: Merger = HERE,
-) -> Compacted:
+) -> CompactionReport:
     """Merge until nothing is due, or with ``full`` into one batch; ``merger`` does the work.
 
     A ``full`` merge drops the updates that ``expiry`` names.
@@ -73,7 +75,7 @@ async def compact(
         CorruptionError: a part is missing, or was changed; that merge changed nothing.
         LocationError: the store failed.
     """
-    done = Compacted()
+    done = CompactionReport()
     state = await shard.refresh()
     while done.merges + done.overtaken < merges_max:
         now_us = wall_us(shard.clock)
@@ -85,7 +87,7 @@ async def compact(
         if is_ours or full:
             done += await merge(shard, request, merger)
         else:
-            done += Compacted(overtaken=1)
+            done += CompactionReport(overtaken=1)
         state = shard.state
     return done
 
@@ -104,25 +106,27 @@ async def _claim(shard: ShardHandle, request: MergeRequest) -> bool:
     )
 
 
-async def merge(shard: ShardHandle, request: MergeRequest, merger: Merger = HERE) -> Compacted:
+async def merge(
+    shard: ShardHandle, request: MergeRequest, merger: Merger = HERE
+) -> CompactionReport:
     """Merge several batches into one; see `compact`."""
     try:
         written = await merger.write(shard, request)
     except PartMissing as error:
         await shard.check_replaced(error)
-        return Compacted(overtaken=1)
+        return CompactionReport(overtaken=1)
     merged = _batch_of(request, written)
     try:
         verdict = await shard.machine.commit(
             lambda state: decide_merge(state, request, merged, written.restated, written.expired)
         )
     except PartsSwept:
-        return Compacted(overtaken=1)
+        return CompactionReport(overtaken=1)
     if verdict is MergeVerdict.OVERTAKEN and merged is not None:
         # The decision used a state that was read after the parts were written, and it names none of
         # them.
         await _drop(shard, merged)
-    return Compacted(
+    return CompactionReport(
         merges=int(verdict is MergeVerdict.APPLIED),
         overtaken=int(verdict is not MergeVerdict.APPLIED),
         rows_read=request.rows,

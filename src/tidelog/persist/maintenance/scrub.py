@@ -40,7 +40,7 @@ class Damage:
 
 
 @dataclass(slots=True)
-class ShardScrubbed:
+class ShardScrubReport:
     """The result of a scrub of a shard.
 
     Shape: ``parts`` is the number of parts read, including inline parts. ``states`` is the number

@@ -30,7 +30,7 @@ from tidelog.persist.handle.shard import Shard
 from tidelog.persist.maintenance.scrub import (
     RESTORE,
     Damage,
-    ShardScrubbed,
+    ShardScrubReport,
     check_batch,
     check_part,
     check_state,
@@ -44,7 +44,7 @@ AT_ONCE = 2
 ROUNDS = 5
 
 
-async def scrub(shard: Shard) -> ShardScrubbed:
+async def scrub(shard: Shard) -> ShardScrubReport:
     """Read all objects of a shard, and return the defects found.
 
     Raises:
@@ -56,7 +56,7 @@ async def scrub(shard: Shard) -> ShardScrubbed:
 @dataclass(slots=True)
 class _Scrubbing:
     shard: Shard
-    found: ShardScrubbed = field(default_factory=ShardScrubbed)
+    found: ShardScrubReport = field(default_factory=ShardScrubReport)
     seen: set[int] = field(default_factory=set)
 
     @property
@@ -64,7 +64,7 @@ class _Scrubbing:
         """The name of the state's records, as users know it."""
         return f"consensus/{self.shard.id}"
 
-    async def run(self) -> ShardScrubbed:
+    async def run(self) -> ShardScrubReport:
         for _ in range(ROUNDS):
             try:
                 state = await self.shard.refresh()

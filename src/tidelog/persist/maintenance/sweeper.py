@@ -16,7 +16,7 @@ from tidelog.persist.states.transition import decide_epoch
 
 
 @dataclass(frozen=True, slots=True)
-class ShardSwept:
+class ShardSweepReport:
     """The result of a sweep: the use of objects, and the number deleted."""
 
     usage: ShardUsage
@@ -37,7 +37,7 @@ async def usage_of_shard(shard: Shard) -> ShardUsage:
     return tell_apart(listed, state, shard.machine.history)
 
 
-async def sweep(shard: Shard) -> ShardSwept:
+async def sweep(shard: Shard) -> ShardSweepReport:
     """Delete dead objects and the past of the state; unnamed young parts die after two more sweeps.
 
     Raises:
@@ -49,7 +49,7 @@ async def sweep(shard: Shard) -> ShardSwept:
     if found.young_parts:
         await _raise_epoch(shard)
     await shard.machine.settle()
-    return ShardSwept(found, len(found.dead))
+    return ShardSweepReport(found, len(found.dead))
 
 
 async def _raise_epoch(shard: Shard) -> None:

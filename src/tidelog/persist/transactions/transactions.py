@@ -35,11 +35,11 @@ from tidelog.errors import (
 )
 from tidelog.machine.machine import Machine
 from tidelog.persist.format.schema import encode_schema
-from tidelog.persist.handle.asked import (
+from tidelog.persist.handle.argument_checks import (
     check_flag,
+    check_tables,
     check_timeout,
     check_write_token,
-    tables_asked,
 )
 from tidelog.persist.handle.listening import Patience, check_start
 from tidelog.persist.handle.port import Progress, ShardHandle
@@ -258,7 +258,7 @@ class Transactions:
     ) -> Appended:
         """Append as `try_compare_and_append` does; if ``is_begun``, the token is used only here."""
         tables: dict[str, pa.Table] = {
-            self._id(name): table for name, table in tables_asked(updates).items()
+            self._id(name): table for name, table in check_tables(updates).items()
         }
         lower, until = Frontier.of(expected_upper), Frontier.of(upper)
         if lower.is_empty or until.is_empty:

@@ -74,7 +74,7 @@ Condition = Literal["none", "absent", "match"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class FailedRequest:
     """The request that failed.
 
     ``condition`` is the condition of a put. A put with a condition is sent only once, so a failed
@@ -92,7 +92,7 @@ class WriteConflict(Exception):
     """S3 was busy with another conditional write of the key (409): neither refused nor done."""
 
 
-def to_tidelog(error: Exception, asked: Asked) -> TidelogError | WriteConflict:
+def to_tidelog(error: Exception, asked: FailedRequest) -> TidelogError | WriteConflict:
     """Return the error to raise instead of ``error``."""
     text = str(error).partition("\n\nDebug source:")[0]
     code = _first(_CODE, text)
@@ -129,7 +129,7 @@ def is_past_the_end(error: Exception) -> bool:
     return _first(_STATUS, str(error)) == "416" or _PAST_THE_END.search(str(error)) is not None
 
 
-def _refused(error: Exception, text: str, asked: Asked) -> TidelogError | None:
+def _refused(error: Exception, text: str, asked: FailedRequest) -> TidelogError | None:
     status = _first(_STATUS, text)
     facts: dict[str, Any] = {"key": asked.key, "store": asked.store, "reason": _reason(text)}
     told = _first(_PROVIDER, text)
@@ -174,7 +174,7 @@ def has_odd_key(error: Exception) -> bool:
     return _INVALID_PATH.search(str(error)) is not None
 
 
-def _failed(error: Exception, text: str, asked: Asked) -> LocationError:
+def _failed(error: Exception, text: str, asked: FailedRequest) -> LocationError:
     unreachable = _NO_CONNECTION.search(str(error)) is not None
     # Only a request that is sent once can be known never to have left.
     never_left = unreachable and asked.condition != "none"

@@ -20,8 +20,8 @@ from tidelog.core.clock import Clock, backoff_us
 from tidelog.errors import ContentionError, CorruptionError, StoreRefused, TidelogError, UsageError
 from tidelog.store.cloud.mapping import (
     FOREIGN,
-    Asked,
     Condition,
+    FailedRequest,
     Verb,
     WriteConflict,
     has_odd_key,
@@ -261,7 +261,7 @@ class CloudStore:
     ) -> TidelogError | WriteConflict:
         return to_tidelog(
             error,
-            Asked(
+            FailedRequest(
                 verb=verb,
                 key=key,
                 bucket=self._bucket.name,

@@ -89,7 +89,7 @@ class _Moved:
 
 
 @runtime_checkable
-class Counted(Protocol):
+class MeteredStore(Protocol):
     """A store that is metered, or wraps a metered one."""
 
     def usage(self) -> Usage: ...
@@ -97,7 +97,7 @@ class Counted(Protocol):
 
 def usage_of(store: Store) -> Usage:
     """Return the usage of a store so far; zero if it is not metered."""
-    return store.usage() if isinstance(store, Counted) else Usage()
+    return store.usage() if isinstance(store, MeteredStore) else Usage()
 
 
 class Metered:

@@ -55,7 +55,7 @@ TRIES_MAX = 50
 
 
 @dataclass(slots=True)
-class Destroyed:
+class DropReport:
     """The number of deleted objects, and the kept ones, which are shared or not a log's."""
 
     deleted: int = 0
@@ -69,7 +69,7 @@ class Destroyed:
 
 async def destroy_log(
     store: Store, *, clock: Clock, writer: str, grace_us: int = GRACE_US
-) -> Destroyed:
+) -> DropReport:
     """Destroy the log at the root of a store.
 
     Units:
@@ -216,7 +216,7 @@ def tombstone(manifest: Manifest, *, writer: str) -> Manifest:
     )
 
 
-async def _delete_all(store: Store, clock: Clock) -> Destroyed:
+async def _delete_all(store: Store, clock: Clock) -> DropReport:
     """Delete all objects that existed when the name was taken, except those that must stay.
 
     Raises:
@@ -234,7 +234,7 @@ async def _delete_all(store: Store, clock: Clock) -> Destroyed:
     # A fork that was made just before the tombstone keeps the objects that it shares.
     pinned = await paths_pinned(store, clock)
     held = {key async for key in _keys(store, "pin/")} if pinned else set[str]()
-    found, doomed = Destroyed(), list[str]()
+    found, doomed = DropReport(), list[str]()
     for key in keys:
         if key in (MANIFEST, GARBAGE) or key in pinned or key in held or key in known.paths:
             found.kept += key not in (MANIFEST, GARBAGE)

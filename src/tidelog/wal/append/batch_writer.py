@@ -20,11 +20,11 @@ import pyarrow as pa
 
 from tidelog.core.clock import Clock
 from tidelog.errors import HandleError, LocationError, Outcome
+from tidelog.wal.append.append_errors import closed, copy_of, no_answer
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.append.closing import Closing
 from tidelog.wal.append.queue import LOOKS, Queue
-from tidelog.wal.append.telling import closed, copy_of, no_answer
-from tidelog.wal.append.work import Placed, Work
+from tidelog.wal.append.work import PlacedRecords, Work
 from tidelog.wal.format.streams import Control
 
 REST_US: Final = 100_000  # How often a writer that must wait checks for other events.
@@ -107,13 +107,13 @@ class BatchWriter(Closing):
         timestamp_us: int | None,
         keys: bytes | pa.BinaryArray | None,
         wait: bool,
-    ) -> Placed:
+    ) -> PlacedRecords:
         """Queue records, and wait for their expected position; see `Queue.add`."""
         self._refuse_other_loop()
         work = self._queue.add(bodies, timestamp_us=timestamp_us, keys=keys, wait=wait, placed=True)
         placing = work.placing
         assert placing is not None, "it is placed"
-        return Placed(await self._told(work, placing.ordered), work.done, placing)
+        return PlacedRecords(await self._told(work, placing.ordered), work.done, placing)
 
     async def _told(self, work: Work, waiter: asyncio.Future[int]) -> int:
         """Start the task if needed, and wait for the answer to an append."""

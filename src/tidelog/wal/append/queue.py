@@ -24,9 +24,16 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidelog.errors import BusyError, LocationError, Outcome, TidelogError
+from tidelog.wal.append.append_errors import (
+    closed,
+    copy_of,
+    no_answer,
+    refusal,
+    sent_error,
+    unsent_error,
+)
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.append.bodies import APPEND_BYTES_MAX, checked, joined, keys_of, size_of
-from tidelog.wal.append.telling import closed, copy_of, no_answer, refusal, told_sent, told_unsent
 from tidelog.wal.append.work import Placing, Watermark, Work
 from tidelog.wal.format.parquet import BYTES_MIN, RECORDS_MAX
 from tidelog.wal.format.streams import Control
@@ -201,11 +208,11 @@ class Queue:
 
     def fail(self, batch: Iterable[Work], reason: BaseException) -> None:
         """Answer that a batch is not in the log."""
-        self._end(batch, partial(told_unsent, reason), is_sent=False)
+        self._end(batch, partial(unsent_error, reason), is_sent=False)
 
     def doubt(self, batch: Iterable[Work], reason: BaseException) -> None:
         """Answer that a batch may be in the log."""
-        self._end(batch, partial(told_sent, reason), is_sent=True)
+        self._end(batch, partial(sent_error, reason), is_sent=True)
 
     def answer(self, batch: Iterable[Work], error: TidelogError) -> None:
         """Answer a batch by the outcome of an error."""
@@ -226,7 +233,7 @@ class Queue:
 
     def abandon(self, reason: BaseException) -> None:
         """Refuse further appends, and fail all pending ones, also those in line."""
-        self.ended_by = self.ended_by or told_unsent(reason)
+        self.ended_by = self.ended_by or unsent_error(reason)
         in_line, self._in_line = list(self._in_line), OrderedDict()
         self._waiting.clear()
         self.close()
@@ -273,7 +280,7 @@ class Queue:
             for work in self._unsettled:
                 if work.is_sent and work.since <= late - LOOKS:
                     self._tell(
-                        work, told_sent(self.trouble or no_answer(self.batching, self.heard))
+                        work, sent_error(self.trouble or no_answer(self.batching, self.heard))
                     )
 
     def _refuse(self, late: list[Work]) -> None:

@@ -75,7 +75,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedRecords:
     """Records that the queue accepted, and that may not be durable yet.
 
     ``position`` is the position of the first record if all earlier records are written. It is not a

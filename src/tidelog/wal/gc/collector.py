@@ -56,7 +56,7 @@ GRACE_US: Final = 60_000_000
 
 
 @dataclass(slots=True)
-class Collected:
+class CollectReport:
     """The result of a collection.
 
     Shape: ``held_by`` is the lowest cursor; None means that there is no cursor, so nothing was
@@ -105,7 +105,7 @@ class Collector:
     grace_us: int = GRACE_US
     pace: Pace = AT_ONCE
 
-    async def collect(self, *, force: bool = False) -> Collected:
+    async def collect(self, *, force: bool = False) -> CollectReport:
         """Delete all records that no cursor needs, once; first finish another collector's plan.
 
         Raises:
@@ -117,12 +117,12 @@ class Collector:
             LocationError: the store failed; the next collection continues.
         """
         check_deletion(self.grace_us, self.pace)
-        report = Collected()
+        report = CollectReport()
         if await self._collect(report, force=force) is not None:
             await sweep_pins(self.store, self.clock, grace_us=self.grace_us, pace=self.pace)
         return report
 
-    async def _collect(self, report: Collected, *, force: bool) -> Chain | None:
+    async def _collect(self, report: CollectReport, *, force: bool) -> Chain | None:
         """Collect; return the chain of a slot log, which may have pins."""
         for _ in range(TRIES_MAX):
             # Read before the plan, because `_carry_out` depends on this order.
@@ -149,7 +149,7 @@ class Collector:
         )
 
     async def _run(
-        self, plan: Garbage, found: WrittenPlan, head: Head, report: Collected, *, force: bool
+        self, plan: Garbage, found: WrittenPlan, head: Head, report: CollectReport, *, force: bool
     ) -> bool:
         """Write a plan and take it through all phases; return False if it was not carried out."""
         try:
@@ -163,7 +163,7 @@ class Collector:
             await self._discard(ours, report)
         return end is _End.COLLECTED and await self._finish(ours, report)
 
-    async def _plan(self, manifest: Manifest, report: Collected, *, force: bool) -> Garbage:
+    async def _plan(self, manifest: Manifest, report: CollectReport, *, force: bool) -> Garbage:
         """Make a new plan; return the empty plan if there is no cursor."""
         cutoff = await self._planner().cutoff(manifest)
         report.held_by, report.foreign = cutoff.held_by, list(cutoff.foreign)
@@ -202,7 +202,7 @@ class Collector:
             "manifest; try again"
         )
 
-    async def _discard(self, ours: WrittenPlan, report: Collected) -> None:
+    async def _discard(self, ours: WrittenPlan, report: CollectReport) -> None:
         """Remove a plan that no collector may carry out.
 
         Another collector may believe that it owns the plan and be about to replace the manifest. It
@@ -224,7 +224,7 @@ class Collector:
         # With an id, so that a late put of an older plan cannot mistake these bytes for its own.
         await self._file().clear(ours, head.manifest, write_id=self.clock.unique())
 
-    async def _finish(self, written: WrittenPlan, report: Collected) -> bool:
+    async def _finish(self, written: WrittenPlan, report: CollectReport) -> bool:
         """Delete a plan's objects after the readers' grace; return False if not proven dead.
 
         The owner of the plan does not matter: only the manifest proves objects dead.

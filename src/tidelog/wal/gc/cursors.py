@@ -71,7 +71,7 @@ class Witness:
 
 
 @dataclass(slots=True)
-class Listed:
+class CursorList:
     """All cursors by name, and the keys in their folder that are not valid names."""
 
     cursors: dict[str, Cursor] = field(default_factory=dict)
@@ -188,7 +188,7 @@ class Cursors:
             await load_living(self.store)
             raise NoSuchCursor("the log has no cursor of that name", name=name) from None
 
-    async def list(self) -> Listed:
+    async def list(self) -> CursorList:
         """Read all cursors concurrently; skip those that are deleted during the call.
 
         Raises:
@@ -198,7 +198,7 @@ class Cursors:
         names = {key: name for key in keys if (name := cursor_name(key)) is not None}
         work = [partial(self._read_if_there, name) for name in names.values()]
         read = await run_all(work, at_once=AT_ONCE_MAX)
-        return Listed(
+        return CursorList(
             cursors={found.name: found.cursor for found in read if found is not None},
             foreign=[key for key in keys if key not in names],
         )

@@ -48,7 +48,7 @@ class OrphanVerdict(enum.Enum):
 
 
 @dataclass(slots=True)
-class Swept:
+class OrphanReport:
     """The keys that a sweep found and the log does not name.
 
     Shape: ``deleted`` were dead. ``unproven`` may still become part of the log. ``foreign`` are not
@@ -66,7 +66,7 @@ class Swept:
 
 async def sweep(
     store: Store, *, clock: Clock, grace_us: int = GRACE_US, pace: Pace = AT_ONCE
-) -> Swept:
+) -> OrphanReport:
     """Delete the dead objects of the log at the root of ``store``; report other unnamed ones.
 
     Units:
@@ -82,7 +82,7 @@ async def sweep(
     if manifest.chain is not None:
         named |= await paths_pinned(store, clock)
         manifest = replace(manifest, chain=(await with_all_epochs(store, manifest.chain)).chain)
-    found = Swept()
+    found = OrphanReport()
     told = {
         OrphanVerdict.DEAD: found.deleted,
         OrphanVerdict.UNPROVEN: found.unproven,

@@ -33,7 +33,7 @@ from tidelog.errors import (
 )
 from tidelog.store.conditional import DEFAULT_RESEND, Resend, create
 from tidelog.store.port import Store
-from tidelog.wal.append.telling import not_encoded
+from tidelog.wal.append.append_errors import not_encoded
 from tidelog.wal.format.fragment import Fragment, fragment_path
 from tidelog.wal.format.json import U64_MAX
 from tidelog.wal.format.manifest import Manifest

@@ -44,7 +44,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class ReadUsage:
     """The records, bytes and fragments that a read has returned so far."""
 
     records: int = 0
@@ -88,7 +88,7 @@ def time_us_of(when: int | datetime) -> int:
     return when
 
 
-def spend(limits: Limits, spent: Spent, records: pa.Table) -> tuple[pa.Table, Spent, bool]:
+def spend(limits: Limits, spent: ReadUsage, records: pa.Table) -> tuple[pa.Table, ReadUsage, bool]:
     """Return the allowed records of a fragment, the new amounts, and True if the read is done.
 
     Shape: ``records`` is a non-empty table with at least ``timestamp_us`` and ``body``.
@@ -104,7 +104,7 @@ def spend(limits: Limits, spent: Spent, records: pa.Table) -> tuple[pa.Table, Sp
         is_over = (totals > limits.bytes) | (totals - lengths >= limits.bytes)
         is_over[0] &= spent.records > 0
         count = min(count, _first(is_over, count))
-    after = Spent(
+    after = ReadUsage(
         spent.records + count,
         int(totals[count - 1]) if count else spent.bytes,
         spent.fragments + bool(count),

@@ -23,7 +23,7 @@ from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.read.codec import Codec
 from tidelog.wal.read.head import collected, load_past
-from tidelog.wal.read.limits import Limits, Spent, spend
+from tidelog.wal.read.limits import Limits, ReadUsage, spend
 from tidelog.wal.read.read_again import read_again
 from tidelog.wal.read.tree_reader import TreeReader
 
@@ -159,7 +159,7 @@ async def limited(
     tables: AsyncGenerator[pa.Table, None], limits: Limits
 ) -> AsyncGenerator[pa.Table, None]:
     """Yield tables of one fragment each, as far as limits allow, and request no more of them."""
-    spent = Spent()
+    spent = ReadUsage()
     async with aclosing(tables):
         async for records in tables:
             kept, spent, is_done = spend(limits, spent, records)

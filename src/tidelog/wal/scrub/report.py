@@ -22,7 +22,7 @@ class Problem:
 
 
 @dataclass(slots=True)
-class Scrubbed:
+class ScrubReport:
     """The report of a scrub.
 
     Shape: ``setsum`` is the setsum of all intact records. ``unnamed`` are the keys of objects that

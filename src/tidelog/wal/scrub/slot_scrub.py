@@ -30,7 +30,7 @@ from tidelog.wal.gc.pin_objects import read_pin
 from tidelog.wal.gc.pin_reach import reached_by
 from tidelog.wal.read.epoch_history import with_all_epochs, with_epochs_of
 from tidelog.wal.read.read_again import read_again
-from tidelog.wal.scrub.report import Before, Problem, Scrubbed, ScrubRange
+from tidelog.wal.scrub.report import Before, Problem, ScrubRange, ScrubReport
 from tidelog.wal.scrub.tree_scrub import StartScrub, TreeScrub, scrub_again
 from tidelog.wal.slot_protocol.chain import chain_of, tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
@@ -44,7 +44,7 @@ async def scrub_slots(
     limit: int | None = None,
     *,
     run_by: StartScrub | None = None,
-) -> Scrubbed:
+) -> ScrubReport:
     """Read a slot log, or its positions ``[start, limit)``, and check everything; see `scrub`.
 
     Raises:
@@ -56,8 +56,8 @@ async def scrub_slots(
     """
     within = ScrubRange(start, limit)
 
-    async def once(manifest: Manifest) -> Scrubbed:
-        run = (run_by or TreeScrub)(reader.tree, Scrubbed(), _examined, within)
+    async def once(manifest: Manifest) -> ScrubReport:
+        run = (run_by or TreeScrub)(reader.tree, ScrubReport(), _examined, within)
         await run.tree(manifest)
         await _fences(run, manifest)
         tail = await _tail(run, manifest)

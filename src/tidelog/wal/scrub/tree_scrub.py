@@ -37,7 +37,7 @@ from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.read.head import collected
 from tidelog.wal.read.read_again import read_again, read_decoded
 from tidelog.wal.read.tree_reader import TreeReader
-from tidelog.wal.scrub.report import Before, Problem, Scrubbed, ScrubRange
+from tidelog.wal.scrub.report import Before, Problem, ScrubRange, ScrubReport
 
 RUNS_MAX: Final = 5
 
@@ -51,7 +51,7 @@ async def scrub(
     limit: int | None = None,
     *,
     run_by: StartScrub | None = None,
-) -> Scrubbed:
+) -> ScrubReport:
     """Read a log, or its positions ``[start, limit)``, and check everything.
 
     ``run_by`` is `TreeScrub`, or a function that returns a subclass of it.
@@ -65,8 +65,8 @@ async def scrub(
     """
     within = ScrubRange(start, limit)
 
-    async def once(manifest: Manifest) -> Scrubbed:
-        run = (run_by or TreeScrub)(reader.tree, Scrubbed(), problems_and_records, within)
+    async def once(manifest: Manifest) -> ScrubReport:
+        run = (run_by or TreeScrub)(reader.tree, ScrubReport(), problems_and_records, within)
         await run.tree(manifest)
         await run.forgive(manifest)
         await run.others()
@@ -76,8 +76,8 @@ async def scrub(
 
 
 async def scrub_again(
-    load: Callable[[], Awaitable[Manifest]], once: Callable[[Manifest], Awaitable[Scrubbed]]
-) -> Scrubbed:
+    load: Callable[[], Awaitable[Manifest]], once: Callable[[Manifest], Awaitable[ScrubReport]]
+) -> ScrubReport:
     """Scrub until no fault can be due to a concurrent collection.
 
     A fault found from two manifests is not due to a collection, because the second manifest does
@@ -106,7 +106,7 @@ class TreeScrub:
     """
 
     reader: TreeReader
-    found: Scrubbed
+    found: ScrubReport
     check: Check
     within: ScrubRange = field(default_factory=ScrubRange)
     named: set[str] = field(default_factory=lambda: {MANIFEST, GARBAGE})
@@ -296,7 +296,7 @@ class _Missing(Exception):
         self.pointer = pointer
 
 
-StartScrub: TypeAlias = Callable[[TreeReader, Scrubbed, Check, ScrubRange], TreeScrub]
+StartScrub: TypeAlias = Callable[[TreeReader, ScrubReport, Check, ScrubRange], TreeScrub]
 
 
 def problems_and_records(data: bytes, fragment: Fragment, _: Before) -> tuple[list[str], int]:

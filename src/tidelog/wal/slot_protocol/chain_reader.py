@@ -40,7 +40,7 @@ LINKS_MAX: Final = 32  # Links are small.
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class WalkedObject:
     """One object of a walk: its step, and the tail after it.
 
     ``data`` is the bytes of the object, empty if only its link was read.
@@ -52,7 +52,7 @@ class Passed:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TailProbe:
     """The result of one look past ``tail``: the sizes in bytes of the objects found, by path.
 
     A slot not listed was missing at some moment of the look. So it and all later slots held nothing
@@ -153,7 +153,7 @@ class ChainReader:
             elif tail.path not in seen.sizes:
                 return WalkedEnd(head, (), tail)
 
-    async def look(self, tail: Tail, *, ask_first: bool = True) -> Seen:
+    async def look(self, tail: Tail, *, ask_first: bool = True) -> TailProbe:
         """List the objects past a tail, once.
 
         If nothing is there, this takes one request. Otherwise it takes a listing for each lane that
@@ -165,12 +165,12 @@ class ChainReader:
             try:
                 await self.store.get(tail.path, limit=1)
             except ObjectNotFound:
-                return Seen(tail)
+                return TailProbe(tail)
         listings = [partial(self._later, tail.epoch), partial(self._in_lanes, tail)]
         later, here = await run_all(listings, at_once=2)
-        return Seen(tail, {**here, **later})
+        return TailProbe(tail, {**here, **later})
 
-    async def links(self, tail: Tail, seen: Seen) -> AsyncGenerator[Passed, None]:
+    async def links(self, tail: Tail, seen: TailProbe) -> AsyncGenerator[WalkedObject, None]:
         """Yield objects as `walk` does, to the end of ``seen``, but read only their links."""
 
         async def read(path: str) -> _Found:
@@ -183,7 +183,9 @@ class ChainReader:
             async for passed in found:
                 yield passed
 
-    async def walk(self, tail: Tail, *, seen: Seen | None = None) -> AsyncGenerator[Passed, None]:
+    async def walk(
+        self, tail: Tail, *, seen: TailProbe | None = None
+    ) -> AsyncGenerator[WalkedObject, None]:
         """Yield objects from ``tail`` on, to the first missing slot or a seal.
 
         With ``seen``, only the objects listed there are read.
@@ -205,8 +207,8 @@ class ChainReader:
                 yield passed
 
     async def _walk(
-        self, tail: Tail, read: _Read, seen: Seen | None, *, window: int, most: int
-    ) -> AsyncGenerator[Passed, None]:
+        self, tail: Tail, read: _Read, seen: TailProbe | None, *, window: int, most: int
+    ) -> AsyncGenerator[WalkedObject, None]:
         while paths := _paths(tail, window) if seen is None else seen.paths(tail, window):
             window = min(2 * window, most)
             for found in await run_all([partial(_tried, read, p) for p in paths], at_once=most):
@@ -219,7 +221,7 @@ class ChainReader:
                 tail, met = step(tail, link, size_bytes)
                 if isinstance(met, Seal) and await self._is_stray(epoch, met):
                     return
-                yield Passed(met, tail, data)
+                yield WalkedObject(met, tail, data)
                 if isinstance(met, Seal):
                     return
                 if tail.epoch != epoch:

@@ -61,7 +61,7 @@ LISTS_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedEpoch:
     """The result of ending an epoch: the manifest, the steps after it, and the tail after those.
 
     ``taken_from`` is the name of the writer whose epoch was open, or "" if that writer had closed.
@@ -99,7 +99,7 @@ class Fencer:
 
     async def open(
         self, *, lanes: int, alpha: int, only_over: frozenset[str] | None = None
-    ) -> Ended:
+    ) -> EndedEpoch:
         """Begin a new epoch for this writer.
 
         ``only_over`` has names of epochs: if given, only one of these is ended. A writer whose put
@@ -141,7 +141,7 @@ class Fencer:
             taken_from = "" if is_free else known.tail.epoch.opener
             known = await self._end(known, self._fence(known.tail, following, ""))
             if known.tail.epoch.name == following.name:
-                return Ended(known.head, known.steps, known.tail, taken_from)
+                return EndedEpoch(known.head, known.steps, known.tail, taken_from)
             if attempt and known.seal is None:
                 await self.clock.sleep(backoff_us(attempt - 1, self.clock))
         raise ContentionError(

@@ -18,8 +18,8 @@ from tidelog.core.clock import Clock, wall_us
 from tidelog.errors import CorruptionError, LocationError, Outcome, TidelogError
 from tidelog.store.conditional import Resend, create_or_read
 from tidelog.store.port import Store
+from tidelog.wal.append.append_errors import not_encoded
 from tidelog.wal.append.queue import bodies_of, keys_in
-from tidelog.wal.append.telling import not_encoded
 from tidelog.wal.append.work import Work
 from tidelog.wal.format.arrays import array_of_numbers, binary_array
 from tidelog.wal.format.epoch import Epoch
@@ -37,7 +37,7 @@ READS_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentBatch:
     """A batch that has a slot but is not acknowledged. ``before`` is the tail without it."""
 
     batch: Sequence[Work]
@@ -63,7 +63,7 @@ class Pipeline:
     doubt: TidelogError | None = None
     _epoch: Epoch = field(init=False)
     _window: SendWindow = field(init=False)
-    _sent: dict[int, Sent] = field(default_factory=dict)
+    _sent: dict[int, SentBatch] = field(default_factory=dict)
     _puts: int = 0
     _refused: dict[int, LocationError] = field(default_factory=dict)
     _void_from: int | None = None
@@ -121,7 +121,7 @@ class Pipeline:
             return None
         self.tail, fragment = step(tail, link, len(data))
         assert isinstance(fragment, Fragment), "what was encoded is data"
-        self._sent[tail.slot] = Sent(batch, fragment, data, tail)
+        self._sent[tail.slot] = SentBatch(batch, fragment, data, tail)
         self._window = launch(self._window)
         self._puts += 1
         position = tail.position
@@ -148,7 +148,7 @@ class Pipeline:
         finally:
             self._puts -= 1
 
-    async def _put(self, slot: int, sent: Sent) -> None:
+    async def _put(self, slot: int, sent: SentBatch) -> None:
         try:
             found = await self._create(sent)
         except TidelogError as error:
@@ -174,11 +174,11 @@ class Pipeline:
             self.fence = met
         self._window = meet_fence(self._window, slot)
 
-    async def _create(self, sent: Sent) -> bytes:
+    async def _create(self, sent: SentBatch) -> bytes:
         path, clock = sent.fragment.path, self.clock
         return await create_or_read(self.store, path, sent.data, clock=clock, resend=self.resend)
 
-    async def _met(self, slot: int, sent: Sent, found: bytes) -> Step:
+    async def _met(self, slot: int, sent: SentBatch, found: bytes) -> Step:
         """Return the step that a foreign object in one of this writer's slots stands for."""
         path, tail = sent.fragment.path, replace(self.tail, slot=slot)
         for _ in range(READS_MAX - 1):
@@ -187,7 +187,7 @@ class Pipeline:
             found = await self._create(sent)
         return step(tail, decode_link(found, path=path), len(found))[1]
 
-    def _refuse(self, slot: int, sent: Sent, error: TidelogError) -> None:
+    def _refuse(self, slot: int, sent: SentBatch, error: TidelogError) -> None:
         """Note that the store refused the object at every try, so it is certainly not stored."""
         if not isinstance(error, LocationError):
             error = LocationError(
@@ -207,19 +207,19 @@ class Pipeline:
         chain = await with_epochs_of(self.store, chain_of(manifest), slot)
         return has_slot(replace(manifest, chain=chain), self._epoch, slot)
 
-    def settled(self, *, below: int | None = None) -> Iterator[Sent]:
+    def settled(self, *, below: int | None = None) -> Iterator[SentBatch]:
         """Yield and remove the batches in the log: those below ``below``, or the committed ones."""
         committed = self._window.committed if below is None else below
         for slot in sorted(self._sent):
             if slot < committed:
                 yield self._sent.pop(slot)
 
-    def refused(self) -> Iterator[tuple[Sent, LocationError]]:
+    def refused(self) -> Iterator[tuple[SentBatch, LocationError]]:
         """Yield and remove the batches that the store refused, each with its error."""
         for slot in sorted(self._refused):
             yield self._sent.pop(slot), self._refused.pop(slot)
 
-    def rest(self) -> list[Sent]:
+    def rest(self) -> list[SentBatch]:
         """Remove and return all other batches, in order."""
         rest = [self._sent[slot] for slot in sorted(self._sent)]
         self._sent.clear()

@@ -33,7 +33,7 @@ from tidelog.wal.read.record_reader import Leaf, RecordReader, records_between
 from tidelog.wal.read.stream_selection import ALL, Selection
 from tidelog.wal.read.tree_reader import TreeReader
 from tidelog.wal.slot_protocol.chain import tail_of
-from tidelog.wal.slot_protocol.chain_reader import ChainReader, Seen, WalkedEnd, has_gone_on
+from tidelog.wal.slot_protocol.chain_reader import ChainReader, TailProbe, WalkedEnd, has_gone_on
 
 MANIFEST_EVERY_US: Final = 5_000_000
 
@@ -172,7 +172,7 @@ class _Reading:
         self._limit = limit
         self._selection = selection
         self._seal = _seal_of(manifest)
-        self._seen: Seen | None = None
+        self._seen: TailProbe | None = None
 
     def is_done(self) -> bool:
         """Return True if no more records can follow."""
@@ -206,13 +206,13 @@ class _Reading:
             return
         if bounded and self._seen is None:
             first = self._tail
-            async with aclosing(self._past(Seen(first, {first.path: 0}))) as one:
+            async with aclosing(self._past(TailProbe(first, {first.path: 0}))) as one:
                 async for records in one:
                     yield records
             if self.is_done():
                 return
             if self._tail == first:
-                self._seen = Seen(first)  # The slot is missing.
+                self._seen = TailProbe(first)  # The slot is missing.
             await self._look()
         async with aclosing(self._past(self._seen)) as past:
             async for records in past:
@@ -234,7 +234,7 @@ class _Reading:
                     yield selected
         self._pass(manifest.next)
 
-    async def _past(self, seen: Seen | None) -> AsyncGenerator[pa.Table, None]:
+    async def _past(self, seen: TailProbe | None) -> AsyncGenerator[pa.Table, None]:
         """Yield records from the tail to the first missing slot, or to the end of ``seen``."""
         start = self._reached
         found = self._reader.records.read(self._leaves(seen))
@@ -247,7 +247,7 @@ class _Reading:
                     yield selected
         self._pass(self._tail.position)
 
-    async def _leaves(self, seen: Seen | None) -> AsyncGenerator[Leaf, None]:
+    async def _leaves(self, seen: TailProbe | None) -> AsyncGenerator[Leaf, None]:
         """Walk ahead of the records read, and yield the fragments that the read wants."""
         start = self._reached
         walked = self._reader.walker.walk(self._tail, seen=seen)

@@ -30,10 +30,10 @@ from tidelog.errors import (
 )
 from tidelog.store.conditional import DEFAULT_RESEND, Resend
 from tidelog.store.port import Store
+from tidelog.wal.append.append_errors import out_of_reach
 from tidelog.wal.append.batch_writer import BatchWriter
 from tidelog.wal.append.bodies import array_of
-from tidelog.wal.append.telling import out_of_reach
-from tidelog.wal.append.work import Placed, Work
+from tidelog.wal.append.work import PlacedRecords, Work
 from tidelog.wal.format.arrays import binary_array
 from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.streams import Control, check_control, check_stream, encode_control
@@ -42,7 +42,7 @@ from tidelog.wal.slot_protocol.chain_reader import end_of_epoch
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
 from tidelog.wal.slot_protocol.fencing import Fencer, over
 from tidelog.wal.slot_protocol.manifest_maintenance import ManifestMaintenance
-from tidelog.wal.slot_protocol.pipeline import Pipeline, Sent
+from tidelog.wal.slot_protocol.pipeline import Pipeline, SentBatch
 from tidelog.wal.slot_protocol.shape import Shape
 from tidelog.wal.slot_protocol.window import admit
 
@@ -146,8 +146,8 @@ class SlotWriter(BatchWriter):
         key: bytes | pa.BinaryArray | None = None,
         timestamp_us: int | None = None,
         wait: bool = True,
-    ) -> Placed:
-        """Append the values of an array, and return once the queue accepts them; see `Placed`.
+    ) -> PlacedRecords:
+        """Append the values of an array, and return once the queue has them; see `PlacedRecords`.
 
         The first call waits until the log is open.
 
@@ -295,7 +295,7 @@ class SlotWriter(BatchWriter):
         self._give_back(pipeline.rest())
         self._queue.abandon(reason)
 
-    def _give_back(self, void: Sequence[Sent]) -> None:
+    def _give_back(self, void: Sequence[SentBatch]) -> None:
         for sent in reversed(void):
             self._queue.give_back(sent.batch)
 

@@ -80,7 +80,7 @@ def check_write_token(token: Token | None) -> None:
     check_whole(given[1], "the number of a token")
 
 
-def tables_asked(updates: Mapping[str, pa.Table]) -> Mapping[str, pa.Table]:
+def check_tables(updates: Mapping[str, pa.Table]) -> Mapping[str, pa.Table]:
     """Return the updates of several shards if they are tables by name.
 
     Raises:
@@ -97,7 +97,7 @@ def tables_asked(updates: Mapping[str, pa.Table]) -> Mapping[str, pa.Table]:
     return updates
 
 
-def holds_asked(holds: Mapping[str, Frontier] | None) -> dict[str, Frontier]:
+def check_holds(holds: Mapping[str, Frontier] | None) -> dict[str, Frontier]:
     """Return the holds to move as frontiers, by name; a caller may give times.
 
     Raises:

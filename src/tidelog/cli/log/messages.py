@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tidelog.wal.describe import LogInfo
 
 
-def tell_made(found: LogInfo, what: str, *, as_json: bool) -> None:
+def show_made(found: LogInfo, what: str, *, as_json: bool) -> None:
     """Report a new log, as JSON or as a sentence; ``what`` says how it was made."""
     if choose_format(None, as_json=as_json) == "json":
         print_json(found.to_dict())

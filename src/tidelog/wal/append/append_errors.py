@@ -33,7 +33,7 @@ def copy_of(error: E) -> E:
     return again
 
 
-def told_unsent(reason: BaseException) -> BaseException:
+def unsent_error(reason: BaseException) -> BaseException:
     """Return the error for records that were never sent, or are certainly not in the log."""
     if isinstance(reason, TidelogError):
         if reason.outcome is Outcome.NOT_APPLIED:
@@ -54,7 +54,7 @@ def told_unsent(reason: BaseException) -> BaseException:
     return copy_of(reason)
 
 
-def told_sent(reason: BaseException) -> BaseException:
+def sent_error(reason: BaseException) -> BaseException:
     """Return the error for records that were sent and may be in the log."""
     if isinstance(reason, OutcomeUnknown):
         return copy_of(reason)
