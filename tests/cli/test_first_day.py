@@ -112,7 +112,7 @@ def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
             ("collection", "drop", "days"),
             "no such command 'drop'; to drop its source as well: tidelog source drop",
         ),
-        (("log", "drop", "days"), "no such command 'drop'; to delete a log: tidelog log drop"),
+        (("log", "destroy", "days"), "no such command 'destroy'; to remove a named thing for good"),
     ],
 )
 def test_a_mistake_is_told_as_it_was_made(days: Cli, arguments: tuple[str, ...], told: str) -> None:
