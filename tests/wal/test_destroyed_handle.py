@@ -72,7 +72,7 @@ async def test_a_handle_says_that_its_log_was_destroyed(
     for name, operation in OPERATIONS.items():
         if protocol == "manifest" and name in OF_SLOTS_ALONE:
             continue
-        with pytest.raises((NoSuchLog, OutcomeUnknown), match=r"destroyed|no longer") as told:
+        with pytest.raises((NoSuchLog, OutcomeUnknown), match=r"dropped|no longer") as told:
             await operation(log, cursor, fragment)
         is_in_doubt = protocol == "manifest" and name == "append" and has_written
         assert isinstance(told.value, OutcomeUnknown) == is_in_doubt, name
@@ -91,7 +91,7 @@ async def test_what_was_acknowledged_before_is_told_as_it_was() -> None:
     log = await shelf_on(store).open("a", shape=SHAPE, batching=BATCHING)
     assert await log.append([b"one"]) == 4
     await shelf_on(store).drop("a", grace_us=0)
-    with pytest.raises(NoSuchLog, match="destroyed") as told:
+    with pytest.raises(NoSuchLog, match="dropped") as told:
         await log.append([b"two"])
     assert told.value.outcome is Outcome.NOT_APPLIED
     await log.close()
@@ -107,7 +107,7 @@ async def test_what_a_sleeper_stored_comes_into_no_other_log() -> None:
     sleeper = await shelf_on(store).open("a", batching=BATCHING)
     await sleeper.append([b"third"])
     await shelf_on(store).drop("a", grace_us=0)
-    with pytest.raises(OutcomeUnknown, match="destroyed the log"):
+    with pytest.raises(OutcomeUnknown, match="dropped the log"):
         await sleeper.append([b"of a log that is gone"])
     assert f"log/a/{fragment_path(4)}" in store.objects
 

@@ -310,7 +310,7 @@ async def test_a_release_that_looked_before_the_fork_was_a_log_is_refused() -> N
             await forking
 
     source = await shelf_on(Interposed(store, before=let_it_finish)).open("a")
-    with pytest.raises(UsageError, match="destroy the fork first"):
+    with pytest.raises(UsageError, match="drop the fork first"):
         await source.drop_pin("b")
     assert go_on.is_set()
     assert len(await contents(store, "b")) == 12
@@ -325,7 +325,7 @@ async def test_a_fork_of_a_log_that_lost_its_manifest_keeps_its_pin() -> None:
     await store.delete([f"log/b/{MANIFEST}"])
 
     source = await shelf_on(store).open("a")
-    with pytest.raises(UsageError, match="destroy the fork first"):
+    with pytest.raises(UsageError, match="drop the fork first"):
         await source.drop_pin("b")
     with pytest.raises(NameTaken, match="no manifest"):
         await shelf_on(store).fork("a", "b")

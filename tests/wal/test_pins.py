@@ -261,7 +261,7 @@ async def test_a_held_pin_of_a_fork_is_not_let_go_of_by_chance() -> None:
     store = await log_of(20)
     pins = Pins(store=store, clock=CLOCK, writer="me")
     await pins.create("f", holder="f")
-    with pytest.raises(UsageError, match="destroy the fork first"):
+    with pytest.raises(UsageError, match="drop the fork first"):
         await pins.release("f")
     await pins.shrink("f", 7)
     await pins.shrink("f", 3)

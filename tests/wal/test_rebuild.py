@@ -339,7 +339,7 @@ async def test_a_destroyed_log_is_not_made_again() -> None:
     """A destroyed log is not rebuilt: its fences and its plan remain."""
     store = await log_of([[1] * 8])
     await destroy_log(store, clock=CLOCK, writer="me", grace_us=0)
-    with pytest.raises(NoSuchLog, match="destroyed"):
+    with pytest.raises(NoSuchLog, match="dropped"):
         await rebuilt(store)
 
 

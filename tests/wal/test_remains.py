@@ -204,7 +204,7 @@ async def test_what_a_copy_left_is_destroyed_and_a_copier_at_work_is_told() -> N
     with pytest.raises(NameTaken):
         await copy(Interposed(store, before=destroy), "a", "b")
     assert await keys_in(store, "log/b/") == [f"log/b/{GARBAGE}", f"log/b/{MANIFEST}"]
-    with pytest.raises(NoSuchLog, match="destroyed"):
+    with pytest.raises(NoSuchLog, match="dropped"):
         await shelf_on(store).open("b")
 
 

@@ -171,7 +171,7 @@ class Fork:
         except LocationError as error:
             raise OutcomeUnknown(
                 "another process released the fork's pin during the fork, and the fork could not "
-                "be undone: destroy it",
+                "be undone: drop it",
                 log=self.name,
                 reason=error,
             ) from error
@@ -188,7 +188,7 @@ class Fork:
         if end.manifest.next > manifest.next:
             raise OutcomeUnknown(
                 "another process released the fork's pin during the fork, and other writers have "
-                "appended to the fork: it was sealed; read their records, then destroy it",
+                "appended to the fork: it was sealed; read their records, then drop it",
                 log=self.name,
                 start=manifest.next,
             )

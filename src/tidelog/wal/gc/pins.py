@@ -177,7 +177,7 @@ class Pins:
             if not force and await has_fork(self.store, found.pin):
                 raise ContentionError(
                     f"another process created the fork {found.pin.holder!r} during the release of "
-                    "its pin, so the fork may lack records: destroy it",
+                    "its pin, so the fork may lack records: drop it",
                     name=name,
                 )
 
@@ -231,7 +231,7 @@ class Pins:
                 return
             if unless_shared and await has_fork(self.store, now.pin):
                 raise UsageError(
-                    f"the fork {now.pin.holder!r} reads the records of this pin: destroy the fork "
+                    f"the fork {now.pin.holder!r} reads the records of this pin: drop the fork "
                     "first",
                     name=now.name,
                 )

@@ -164,7 +164,7 @@ class Committer:
             raise
         except NoSuchLog as error:
             raise OutcomeUnknown(
-                "another process destroyed the log during the append: the records are lost, "
+                "another process dropped the log during the append: the records are lost, "
                 "whether they were appended or not",
                 path=fragment.path,
             ) from error
