@@ -42,15 +42,15 @@ def collect(
         typer.Option(
             "--sweep",
             help="List all objects, and delete those that killed writers left, and old versions "
-            "of states. A writer retries a write that takes longer than two sweeps. Keyed logs "
-            "are always swept.",
+            "of states. Two sweeps during one write may delete its objects; the writer then writes "
+            "them again. Keyed logs are always swept.",
         ),
     ] = False,
     follow: Follow = False,
     interval: Wait = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Delete the objects that merges replaced, and those of dropped sources.
+    """Delete the objects that merges replaced, and those of dropped sources and shards.
 
     With names, the command deletes no objects of dropped sources. All readable times stay readable.
     """

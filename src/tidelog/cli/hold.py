@@ -88,8 +88,8 @@ def create(
 ) -> None:
     """Keep a time and all later times readable, until the hold is moved or dropped.
 
-    An existing hold of this name is left unchanged. Merges keep the history since the hold, so
-    storage grows until the hold moves.
+    The time of an existing hold does not change; a greater --token takes it over. Merges keep the
+    history since the hold, so storage grows until the hold moves.
     """
 
     async def work(location: Location) -> tuple[Held, Frontier]:
