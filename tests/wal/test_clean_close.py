@@ -27,7 +27,7 @@ async def opened_and_closed(times: int, *, alpha: int = 8) -> MemoryStore:
 async def test_an_opening_after_a_clean_close_leaves_one_object() -> None:
     """An opening after a clean close adds one object and makes at most six requests.
 
-    They are the manifest, the fence, the manifest again and the slot of the fence.
+    They are the manifest, two listings, the fence, the manifest again and the fence's slot.
     """
     store = await opened_and_closed(3)
     before = set(store.objects)

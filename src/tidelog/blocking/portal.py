@@ -151,7 +151,7 @@ class Portal:
             self.run(end())
 
 
-# At its end, the interpreter reports each task that no object refers to any longer.
+# The open portals. Each is closed at exit; otherwise the interpreter warns of pending tasks.
 _OPEN: Final[weakref.WeakSet[Portal]] = weakref.WeakSet()
 
 
@@ -161,7 +161,7 @@ def _close_at_exit() -> None:
 
 
 # `atexit` comes too late: the pools of threads have shut down by then, and a task at work would
-# fail. Functions registered here run in reverse order, so the pools' own function comes first.
+# fail. Functions registered here run in reverse order, and the pools' own was registered before.
 _register = getattr(threading, "_register_atexit", atexit.register)
 _register(_close_at_exit)
 

@@ -9,8 +9,8 @@ the old place after the switch:
   process gives the move up.
 - A process that writes the first record of a key reads the marker directly after the write. If no
   move has begun by then, the key existed before any move listed the keys, so the move copies it.
-- A process reads the marker before it writes the second record of a key. From then on, every
-  process knows that the first record was in time.
+- A process reads the marker before it writes the second record of a key, because the first writer
+  may have died before its own check. If no move has begun by then, a later move lists the key.
 
 Source: persist, "Consensus".
 """
@@ -134,7 +134,7 @@ class GuardedConsensus:
             self._fenced.pop(key, None)
 
     async def _wait_out(self, move: str = "") -> None:
-        """Wait until no move is under way, or not the move named; give up a move that seems dead.
+        """Wait until the move ``move`` has ended (default: any move); give up one that seems dead.
 
         Raises:
             ConsensusMoved: the location has moved. LocationError: the store failed.

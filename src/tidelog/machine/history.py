@@ -1,6 +1,6 @@
 """The kept past of a machine: rollups, the records after them, and vanished objects. Pure.
 
-A rollup and the records before it are deleted once ``seqno_since`` has reached the rollup. An
+A rollup and the records before it are deleted once ``seqno_since`` has reached a later rollup. An
 object that a change took out of the state is kept for some time, because a reader may still use a
 state that names it. A reader does not report each read, so only time protects it. A reader that is
 slower finds an object missing, reads the newest state and starts again. Clocks therefore affect

@@ -84,7 +84,7 @@ class MachineMaintenance(Generic[S, D]):
             return
 
     async def _name_at_once(self) -> None:
-        """Write a record for a waiting rollup or collection if this process may commit no other.
+        """Write a record for a waiting rollup or collection, in case no commit follows.
 
         Many processes commit once and end. Without this, each of them would write the same rollup
         and delete the same objects, and no record would ever state it.

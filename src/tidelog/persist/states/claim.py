@@ -40,8 +40,8 @@ def live_claims(
 ) -> tuple[Claim, ...]:
     """Return the claims that have not expired, except those of ``but``.
 
-    A claim that ends later than any claim on a shard of ``size_bytes`` can comes from a wrong
-    clock. It is ignored, because it would block all other processes for too long.
+    A claim on ``size_bytes`` has a longest possible term. A claim that ends later comes from a
+    wrong clock. It is ignored, because it would block all other processes for too long.
     """
     last_us = now_us + CLAIM_US + size_bytes + CLOCKS_APART_US
     return tuple(one for one in claims if now_us < one.until_us <= last_us and one.who != but)

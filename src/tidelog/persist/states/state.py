@@ -1,7 +1,8 @@
 """The state of a shard, and its changes, as immutable values.
 
 Invariants: batches are in time order and never overlap. An interval without updates adds no batch
-    and only raises upper. Since never goes back. Only appends change V over all batches.
+    and only raises upper. Since never goes back. Only appends and a drop change V over all
+    batches.
 Source: persist, "State" and "Incremental State".
 """
 
@@ -49,7 +50,7 @@ class Sighting(msgspec.Struct, frozen=True, array_like=True):
     """The beat of a lease that a collector saw, and the time at which it first saw it.
 
     Units: ``at_us`` is the collector's wall time, ``monotonic_us`` its time since ``boot``.
-    Shape: the last two are in ``extra``, which an older version preserves.
+    Shape: ``boot`` and ``monotonic_us`` are in ``extra``, which an older version preserves.
     """
 
     beat: int
@@ -66,7 +67,10 @@ class Sighting(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Registered(msgspec.Struct, frozen=True, array_like=True):
-    """The transaction shard in which a shard is registered ("": none); ``number`` counts these."""
+    """The transaction shard in which a shard is registered ("": none).
+
+    ``number`` counts the registrations.
+    """
 
     name: str = ""
     number: int = 0
@@ -133,7 +137,10 @@ class State:
 
     @property
     def is_buried(self) -> bool:
-        """Return True if the shard was dropped: it takes no writes and no reads."""
+        """Return True if since and upper are empty: the shard takes no writes and no reads.
+
+        A drop does that, and so does a hold that moves to the end of a finished shard.
+        """
         return self.since is None and self.upper is None
 
     @property

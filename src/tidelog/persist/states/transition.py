@@ -307,10 +307,10 @@ def _schema_at(state: State, time: int) -> bytes:
 
 
 def check_not_finalized(state: State) -> None:
-    """Refuse a write to a finalized shard, which takes no more updates.
+    """Refuse a write to a shard whose since and upper are empty, as after a drop.
 
     Raises:
-        UsageError: the shard is finalized.
+        UsageError: the shard was dropped.
     """
     if state.is_buried:
         raise UsageError("the shard was dropped and accepts no updates: append to another shard")
@@ -367,7 +367,8 @@ def decide_epoch(state: State, known: int) -> Decision[Diff, int]:
     """Decide to raise the write epoch from ``known``; the result is the newest epoch.
 
     The epoch of a finished shard rises too: a killed writer may have left a part, and compactors
-    still write. The epoch of a registered shard stays: see `tidelog.persist.transactions`.
+    still write. Only its transaction shard raises the epoch of a registered shard: see
+    `tidelog.persist.transactions`.
     """
     if state.write_epoch != known or state.registered.name:
         return Decision(state.write_epoch)

@@ -45,10 +45,10 @@ def tail_of(manifest: Manifest) -> Tail:
 
 
 def refuse_full(tail: Tail, *, epochs: int = 0) -> None:
-    """Raise an error if the log cannot take one more record, in ``epochs`` more epochs.
+    """Raise an error if the log cannot open ``epochs`` more epochs and then take one record.
 
-    Slots, epochs and bytes of data end at 2^63. Fences may have greater numbers, so a full log can
-    still be sealed.
+    Slots, positions, epochs and bytes of data end at 2^63. Fences may have greater numbers, so a
+    full log can still be sealed.
 
     Raises:
         UsageError: a counter has no next value. NOT_APPLIED.

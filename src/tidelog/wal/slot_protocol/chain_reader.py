@@ -157,8 +157,8 @@ class ChainReader:
         """List the objects past a tail, once.
 
         If nothing is there, this takes one request. Otherwise it takes a listing for each lane that
-        has objects, and one of all later epochs. A listing is one page, because a page has 1,000
-        keys and a writer has fewer puts in flight. A caller that knows that the tail has an object
+        has objects, and one of all later epochs. A listing is one page of 1,000 keys, unless many
+        slots are not rolled up yet. A caller that knows that the tail has an object
         passes ``ask_first=False``.
         """
         if ask_first:

@@ -1,9 +1,9 @@
 """Fencing: opening a slot log for writing, and sealing it. Both end an epoch with fences.
 
-One listing shows how far the epoch has come. The opener puts fences from the first free slot on,
-and some far ahead of it (`tidelog.wal.slot_protocol.burst`), until one is stored in a slot that the
-writer has not reached. Only then it reads the log on in slot order, and the first fence that it
-meets decides.
+A listing of each lane shows how far the epoch has come. The opener puts fences from the first free
+slot on, and some far ahead of it (`tidelog.wal.slot_protocol.burst`), until one is stored in a slot
+that the writer has not reached. Only then it reads the log on in slot order, and the first fence
+that it meets decides.
 
 The opener starts this walk at a manifest that it reads *after* its fence is stored. The reason: if
 a collection had emptied the slot before the put, the fence would be stray. Then that manifest is
@@ -54,7 +54,7 @@ from tidelog.wal.slot_protocol.link_reader import read_link
 TRIES_MAX: Final = 100
 LOOKS_MAX: Final = 3  # Looks at the manifest while waiting for the fenced writer's last roll-up.
 SUCCESSOR_MAX: Final = 1_024
-PUTS_MAX: Final = 600  # Puts at once: more than the fences of any one round.
+PUTS_MAX: Final = 600  # Puts at once. A round with more fences sends them in groups.
 SLOTS_MAX: Final = 4_000  # For one lane. A manifest lags behind by far fewer slots.
 LANES_MAX: Final = 64  # In a log with more lanes, the first unlisted lane ends the result.
 LISTS_MAX: Final = 8
@@ -212,7 +212,7 @@ class Fencer:
         return await self._read_on(_later(known, newer), fence, created)
 
     async def _put_fences(self, known: _Known, fence: FenceLink) -> tuple[frozenset[int], bool]:
-        """Put fences until one is stored; return the sure fences, and if a writer is active.
+        """Put fences until one is stored; return the sure fences, and whether a writer is active.
 
         If a put is answered "exists", the fence is not sure even if the stored fence is this
         opener's. An earlier try of the same put may have been stored after the slot was collected.
@@ -350,7 +350,7 @@ async def first_free_slot(store: Store, tail: Tail) -> int:
     """Return the first slot at or after the tail's that seems free in the tail's epoch.
 
     An opener that followed the log slot by slot might never reach the end of a log that is written
-    as fast as it is read. One listing gives a fixed bound instead.
+    as fast as it is read. The listings give a fixed bound instead.
 
     This takes one request for each lane. All lower slots were taken when the listing began. The
     returned slot was certainly free at that time if the log is less than 4,000 slots of each lane

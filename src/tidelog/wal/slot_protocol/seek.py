@@ -26,7 +26,7 @@ async def position_at(reader: SlotReader, time_us: int) -> int:
     """Return the first position whose record's time is at least ``time_us``, or the next position.
 
     This takes one request for the manifest, one for each level of its tree, and one for the
-    fragment.
+    fragment. For a time past the manifest, it also reads the log's end and later fragments.
 
     Raises:
         CorruptionError: an object is missing or changed.

@@ -2,7 +2,8 @@
 
 An append to a stream is admitted only if the stream is open at the append's place in the log. The
 tail supplies the open streams, and counts all batches in flight as written. If one of those batches
-fails, the writer takes its place back and admits the later batches again.
+fails and no later slot is in use, the writer takes its place back and admits the later batches
+again. Otherwise the epoch stops.
 
 A slot is acknowledged once its own put and the puts of all lower slots are answered as done. A
 fence in a slot decides nothing about lower slots, because one of them may hold another fence. So
