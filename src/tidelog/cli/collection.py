@@ -192,8 +192,7 @@ async def _describe(location: Location, name: str) -> dict[str, Any]:
 
 
 async def _describe_all(location: Location) -> list[dict[str, Any]]:
-    catalog = await location.controller.catalog()
-    return [await _describe(location, name) for name in sorted(catalog.collections)]
+    return [await _describe(location, name) for name in await location.collections.list()]
 
 
 def _since(since: int | None) -> str:

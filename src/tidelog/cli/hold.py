@@ -257,7 +257,6 @@ async def _held(location: Location, name: str, is_shard: bool, *, owned: str = "
         NoSuchShard: no shard has the name, and ``is_shard`` is True.
         UsageError: the hold belongs to tidelog itself, or the shard is dropped.
     """
-    from tidelog.cli.shard.opened import opened
     from tidelog.collection.hold_all import check_not_own
     from tidelog.collection.maintenance import no_such
 
@@ -272,7 +271,7 @@ async def _held(location: Location, name: str, is_shard: bool, *, owned: str = "
             check_not_own(owned)
             await collection.refresh()
             return Held(name, collection.all_shards, is_collection=True)
-    found = await opened(location, name)
+    found = await location.shards.find(name)
     if found.state.is_buried:
         raise UsageError(f"the shard {name!r} was dropped: there is nothing to hold")
     return Held(name, [found], is_collection=False)

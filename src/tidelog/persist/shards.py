@@ -16,11 +16,12 @@ from tidelog.core.arguments import check_kind, check_names
 from tidelog.core.clock import Clock
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import Named, name_of, named_id
-from tidelog.errors import NoSuchShard
-from tidelog.persist.format.schema import shard_schema
-from tidelog.persist.handle.founding import found
+from tidelog.errors import NameTaken, NoSuchShard
+from tidelog.machine.language import Decision
+from tidelog.persist.format.schema import encode_schema, shard_schema
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.hold import HISTORY_HOLD
+from tidelog.persist.states.state import Diff, State
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.store.port import Store
 
@@ -69,10 +70,16 @@ class Shards:
         Raises:
             UsageError: the name or the schema is invalid.
             NameTaken: the shard exists.
+            LocationError: the store failed.
         """
         shard = self.open(name, schema=schema, key=key)
         assert shard.schema is not None
-        await found(shard, shard.schema, name=name)
+        encoded = encode_schema(shard.schema)
+        if not await shard.machine.commit(lambda state: decide_found(state, encoded)):
+            raise NameTaken(
+                f"a shard named {name!r} already exists: choose another name, or append to that "
+                "shard"
+            )
         return shard
 
     async def find(self, name: str) -> Shard:
@@ -87,7 +94,7 @@ class Shards:
         if state.schema or shard.machine.seqno:
             return shard
         known = ", ".join((await self.list())[:NAMES_SHOWN])
-        remedy = f"existing shards: {known}" if known else "'tidelog shard create' creates one"
+        remedy = f"existing shards: {known}" if known else "create it with tidelog shard create"
         raise NoSuchShard(f"no shard named {name!r}: {remedy}")
 
     async def list(self) -> builtins.list[str]:
@@ -117,3 +124,10 @@ class Shards:
             consensus=self.consensus,
             clock=self.clock,
         )
+
+
+def decide_found(state: State, schema: bytes) -> Decision[Diff, bool]:
+    """Decide to create an empty shard with a schema; False if the shard exists."""
+    if state.schema or state.upper != 0:
+        return Decision(False)
+    return Decision(True, Diff(schema=schema))

@@ -16,7 +16,6 @@ from tidelog.cli.shard.opened import (
     ShardName,
     check_shard_name,
     frontier_of,
-    opened,
     schema_of,
     time_of,
 )
@@ -139,7 +138,7 @@ async def _append(location: Location, asked: _Request) -> FeedReport:
     from tidelog.collection.formats.dialect import CsvDialect
     from tidelog.persist.states.transition import check_interval, check_not_finalized
 
-    shard = await opened(location, asked.name)
+    shard = await location.shards.find(asked.name)
     check_not_finalized(shard.state)
     shard.schema = schema_of(shard.state)
     lower = shard.state.upper_frontier if asked.expected is None else asked.expected

@@ -11,7 +11,7 @@ import typer
 from tidelog.cli.command import AsJson, on_location
 from tidelog.cli.output import count_text, say
 from tidelog.cli.read import write_all
-from tidelog.cli.shard.opened import ShardName, opened, schema_of, time_of
+from tidelog.cli.shard.opened import ShardName, schema_of, time_of
 from tidelog.cli.shard.read import readable
 from tidelog.cli.writers import (
     Columns,
@@ -103,7 +103,7 @@ async def _changes(location: Location, asked: _Request) -> None:
     from tidelog.cli.shard.rows import ShardRows
     from tidelog.persist.read.snapshot import check_readable
 
-    shard = await opened(location, asked.name)
+    shard = await location.shards.find(asked.name)
     wanted = asked.picked.selection().check(schema_of(shard.state))
     first = asked.since if asked.since is not None else shard.state.since
     check_readable(shard.state, first or 0)

@@ -58,7 +58,6 @@ def shape_of(schema: str, key: str | None) -> ShardSchema:
 
 async def _create(url: str, name: str, shape: ShardSchema) -> None:
     from tidelog.location import open_location
-    from tidelog.persist.handle.founding import found
 
     location = await open_location(url, create=True)
-    await found(location.shard(name), shape, name=name)
+    await location.shards.create(name, schema=shape.data, key=shape.key)

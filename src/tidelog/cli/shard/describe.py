@@ -17,7 +17,7 @@ from tidelog.cli.output import (
     print_json,
 )
 from tidelog.cli.output import time_text as wall_text
-from tidelog.cli.shard.opened import ShardName, opened, schema_of, time_text
+from tidelog.cli.shard.opened import ShardName, schema_of, time_text
 from tidelog.store.prices import PRICES
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def describe(context: typer.Context, name: ShardName, as_json: AsJson = False) -
     async def work(location: Location) -> dict[str, Any]:
         from tidelog.persist.maintenance.sweeper import usage_of_shard
 
-        shard = await opened(location, name)
+        shard = await location.shards.find(name)
         usage = await usage_of_shard(shard)
         described = _described(shard, name)
         return described | {

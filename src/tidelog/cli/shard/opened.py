@@ -1,4 +1,4 @@
-"""Shared code of the verbs of ``tidelog shard``: open a shard by its name, parse and show times."""
+"""Shared code of the verbs of ``tidelog shard``: names, schemas and times."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidelog.errors import NoSuchShard, UsageError
+from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
     from tidelog.core.frontier import Frontier
-    from tidelog.location import Location
     from tidelog.persist.format.schema import ShardSchema
-    from tidelog.persist.handle.shard import Shard
     from tidelog.persist.states.state import State
 
 END: Final = "end"  # The empty frontier: the shard is finished.
@@ -30,23 +28,6 @@ def check_shard_name(name: str) -> None:
     from tidelog.core.ids import Named, named_id
 
     named_id(Named.SHARD, name)
-
-
-async def opened(location: Location, name: str) -> Shard:
-    """Return an existing shard with its newest state.
-
-    Raises:
-        NoSuchShard: it does not exist; the message names existing shards.
-    """
-    shard = location.shard(name)
-    state = await shard.refresh()
-    if not state.schema and not shard.machine.seqno:
-        known = ", ".join((await location.shards.list())[:20])
-        raise NoSuchShard(
-            f"no shard named {name!r}: "
-            + (f"existing shards: {known}" if known else "create it with tidelog shard create")
-        )
-    return shard
 
 
 def schema_of(state: State) -> ShardSchema:

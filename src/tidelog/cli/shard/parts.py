@@ -8,7 +8,7 @@ import typer
 
 from tidelog.cli.command import AsJson, on_location
 from tidelog.cli.output import Column, bytes_text, print_listing
-from tidelog.cli.shard.opened import ShardName, opened, time_text
+from tidelog.cli.shard.opened import ShardName, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ def parts(context: typer.Context, name: ShardName, as_json: AsJson = False) -> N
     """List the parts of a shard, batch by batch. Small batches are stored inline in the state."""
 
     async def work(location: Location) -> list[dict[str, Any]]:
-        return list(_parts((await opened(location, name)).state))
+        return list(_parts((await location.shards.find(name)).state))
 
     columns: tuple[Column[dict[str, Any]], ...] = (
         Column("lower", lambda one: time_text(one["lower"]), right=True),

@@ -9,7 +9,7 @@ import typer
 
 from tidelog.cli.command import AsJson, on_location
 from tidelog.cli.output import choose_format, print_json, time_text, write_text
-from tidelog.cli.shard.opened import ShardName, opened
+from tidelog.cli.shard.opened import ShardName
 
 if TYPE_CHECKING:
     from tidelog.location import Location
@@ -31,7 +31,7 @@ def state(
         from tidelog.cli.shard.plain import plain
         from tidelog.machine.past import state_at
 
-        shard = await opened(location, name)
+        shard = await location.shards.find(name)
         at = int(shard.machine.seqno) if seqno is None else seqno
         found = shard.state if seqno is None else await state_at(shard.machine, seqno)
         return {"shard": name, "seqno": at, **plain(found)}
@@ -65,7 +65,7 @@ def diffs(
         from tidelog.machine.past import kept_records
         from tidelog.persist.states.state import Diff
 
-        shard = await opened(location, name)
+        shard = await location.shards.find(name)
         return [
             {
                 "seqno": one.seqno,

@@ -10,7 +10,7 @@ import typer
 from tidelog.cli.command import AsJson, on_location
 from tidelog.cli.output import count_text, say
 from tidelog.cli.read import write_all
-from tidelog.cli.shard.opened import ShardName, opened, schema_of, time_of
+from tidelog.cli.shard.opened import ShardName, schema_of, time_of
 from tidelog.cli.writers import (
     Columns,
     Destination,
@@ -77,7 +77,7 @@ class _Request:
 async def _read(location: Location, asked: _Request) -> None:
     from tidelog.cli.shard.rows import ShardRows
 
-    shard = await opened(location, asked.name)
+    shard = await location.shards.find(asked.name)
     wanted = asked.picked.selection().check(schema_of(shard.state))
     time = readable(shard, asked.as_of)
     shard.report_before_data(time)

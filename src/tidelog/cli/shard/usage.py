@@ -15,7 +15,7 @@ from tidelog.cli.output import (
     print_fields,
     print_json,
 )
-from tidelog.cli.shard.opened import ShardName, opened
+from tidelog.cli.shard.opened import ShardName
 
 if TYPE_CHECKING:
     from tidelog.location import Location
@@ -32,7 +32,7 @@ def usage(context: typer.Context, name: ShardName, as_json: AsJson = False) -> N
     async def work(location: Location) -> ShardUsage:
         from tidelog.persist.maintenance.sweeper import usage_of_shard
 
-        return await usage_of_shard(await opened(location, name))
+        return await usage_of_shard(await location.shards.find(name))
 
     found = on_location(context, work)
     if choose_format(None, as_json=as_json) == "json":
