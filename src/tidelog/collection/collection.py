@@ -13,7 +13,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, Catalog, RenditionInfo
+from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, RenditionInfo
 from tidelog.collection.catalog.lost import check_states
 from tidelog.collection.formats.times import When, format_time, is_now, parse_time
 from tidelog.collection.formats.types import sql_type_of
@@ -32,7 +32,6 @@ from tidelog.collection.reading import (
     RenditionDescription,
 )
 from tidelog.consensus.port import Consensus
-from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock
 from tidelog.core.frontier import Frontier, join, meet
 from tidelog.core.ids import ShardId
@@ -420,29 +419,3 @@ class Collection:
 def _unit_of(given: When | None) -> str:
     """Return a note on the unit of a time that the caller gave as a number."""
     return "; a number counts milliseconds" if str(given).strip().isdigit() else ""
-
-
-def find_collection(
-    catalog: Catalog, name: str, *, store: Store, consensus: Consensus, clock: Clock
-) -> Collection:
-    """Return the handle of a collection, or of a source's errors under ``NAME_errors``.
-
-    Raises:
-        NoSuchCollection: no collection has the name; the message lists the existing ones.
-        UsageError: the name is not a text.
-    """
-    check_kind(name, str, "the name of a collection must be a str")
-    rendition = catalog.errors_of(name)
-    is_errors = rendition is not None
-    if rendition is None:
-        rendition = catalog.active(name)
-    appended = {s.rendition for s in catalog.sources.values() if s.envelope == "none"}
-    return Collection(
-        name=name,
-        rendition=rendition,
-        store=store,
-        consensus=consensus,
-        clock=clock,
-        is_errors=is_errors,
-        appended=is_errors or rendition.id in appended,
-    )

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.catalog.retention import move_history
-from tidelog.collection.collection import Collection, find_collection
+from tidelog.collection.collection import Collection
 from tidelog.consensus.port import Consensus
+from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock
 from tidelog.store.port import Store
 
@@ -30,13 +31,23 @@ class Collections:
 
         Raises:
             NoSuchCollection: no collection has the name; the message lists the existing ones.
+            UsageError: the name is not a text.
         """
-        return find_collection(
-            await self.controller.catalog(),
-            name,
+        check_kind(name, str, "the name of a collection must be a str")
+        catalog = await self.controller.catalog()
+        rendition = catalog.errors_of(name)
+        is_errors = rendition is not None
+        if rendition is None:
+            rendition = catalog.active(name)
+        appended = {s.rendition for s in catalog.sources.values() if s.envelope == "none"}
+        return Collection(
+            name=name,
+            rendition=rendition,
             store=self.store,
             consensus=self.consensus,
             clock=self.clock,
+            is_errors=is_errors,
+            appended=is_errors or rendition.id in appended,
         )
 
     async def list(self) -> builtins.list[str]:

@@ -38,7 +38,7 @@ class Sources:
     clock: Clock
     controller: Controller
     maintenance: Maintenance
-    url: str  # Of the location: a source of files must not read the location's own objects.
+    url: str  # The location's URL: a source of files must not read the location's own objects.
 
     async def create(self, spec: SourceSpec) -> SourceInfo:
         """Create a source and the collection that it feeds.
