@@ -25,11 +25,11 @@ class Inherit(griffe.Extension):
             obj.docstring.value = joined(obj.docstring.value)
 
     def on_class(self, *, cls: griffe.Class, **options: Any) -> None:
-        """Document the methods of one class as `tidelog.blocking.portal.documented_as` does."""
+        """Document a class's methods and properties as `documented_as` of the portal does."""
         if not cls.module.path.startswith("tidelog.blocking"):
             return
         blocking = getattr(importlib.import_module(cls.module.path), cls.name, None)
-        for name, member in cls.functions.items():
+        for name, member in {**cls.attributes, **cls.functions}.items():
             text = inspect.getdoc(getattr(blocking, name, None))
             if text and not name.startswith("_") and member.docstring is None:
                 member.docstring = griffe.Docstring(

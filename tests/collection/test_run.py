@@ -278,7 +278,7 @@ async def test_health_says_what_a_run_stopped_with(tmp_path: Path) -> None:
 
 
 async def test_a_source_that_was_dropped_leaves_no_health(tmp_path: Path) -> None:
-    """A run of a dropped source leaves no status, which nobody could read."""
+    """A run of a dropped source leaves no status, because no command could show it."""
     place = Place(tmp_path)
 
     ingester = await place.ingester()

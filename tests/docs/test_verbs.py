@@ -1,10 +1,13 @@
-"""The table of verbs matches the commands, the methods and the routes; no retired verb is left."""
+"""Commands in the docs: each occurs on a page, and the table of verbs matches the code.
+
+The table also has methods and routes. No retired verb is left.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from unittest.mock import Mock
 
@@ -118,3 +121,22 @@ def test_a_range_has_one_pair_of_options() -> None:
 
     pairs = {row[1] for row in table_of("Ranges")}
     assert pairs == {f"`--{start}`, `--{end}`" for start, end in PAIRS.items()}
+
+
+def undocumented(names: Iterable[str], text: str) -> list[str]:
+    return [name for name in names if not re.search(rf"\btidelog {re.escape(name)}\b", text)]
+
+
+def test_every_command_is_on_a_page() -> None:
+    """The generated reference lists each verb; a page must also show its use."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    text = "\n".join(page.read_text() for page in pages)
+
+    assert undocumented((path for path, command in commands() if not command.hidden), text) == []
+
+
+def test_a_command_that_no_page_shows_is_found() -> None:
+    """The canary: only a command that can be typed counts, not its words in a sentence."""
+    text = "To read, run `tidelog read URL`; a source can be created."
+
+    assert undocumented(["read", "source create"], text) == ["source create"]

@@ -41,7 +41,7 @@ asyncio.run(main())
 def test_t02_one_of_a_hundred_proposers_in_four_processes_wins(
     shared: tuple[Place, Addresses],
 ) -> None:
-    """Of a hundred proposers of one seqno in four processes, one wins.
+    """One of a hundred proposers of a seqno, in four processes, wins.
 
     Two winners would be two histories of one shard.
     """

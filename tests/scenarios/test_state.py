@@ -354,7 +354,7 @@ async def test_t54_what_writers_left_is_swept_and_what_is_under_way_is_not(place
 
 
 async def test_t55_of_a_buried_shard_a_rollup_is_left_at_most(place: Place) -> None:
-    """Of a finalized shard, at most one rollup remains.
+    """At most one rollup of a dropped shard remains.
 
     All parts are deleted, the state stays small, and a new handle sees a finished shard.
     """
