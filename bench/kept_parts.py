@@ -17,13 +17,12 @@ import pyarrow as pa
 from figures import print_table
 from tidelog.core.clock import SystemClock
 from tidelog.location import open_location
-from tidelog.persist.format.schema import encode_schema
 from tidelog.spark.scan import Scan, contents
 from tidelog.spark.scan_plan import load_tables, share
 from tidelog.store.memory import MemoryStore
 from tidelog.store.wrappers.metered import usage_of
 from tidelog.store.wrapping import Wrapping, wrap
-from tidelog.testing import Delayed
+from tidelog.testing import DelayedStore
 
 CLOCK = SystemClock()
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
@@ -49,7 +48,7 @@ async def made(memory: MemoryStore) -> list[Scan]:
         await shard.compare_and_append(pa.table(columns | stamps), time_, time_ + 1)
     snapshot = await shard.snapshot(BATCHES - 1)
     scan = Scan(
-        schema=encode_schema(snapshot.schema),
+        schema=snapshot.schema.encoded,
         columns=("k", "v"),
         as_of=snapshot.as_of,
         parts=snapshot.parts,
@@ -64,7 +63,7 @@ async def read(memory: MemoryStore, scans: list[Scan], wrapping: Wrapping) -> li
     def delay_us(_op: str, _key: str) -> int:
         return SLOW_US if dice.random() < 0.05 else QUICK_US
 
-    slow = Delayed(memory, clock=CLOCK, delay_us=delay_us)
+    slow = DelayedStore(memory, clock=CLOCK, delay_us=delay_us)
     wrapped = wrap(slow, wrapping, clock=CLOCK)
     begun, rows = time.perf_counter(), 0
     waited = 0.0

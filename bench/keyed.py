@@ -23,7 +23,7 @@ from figures import print_table
 from keyed_records import MadeRecords, made_records
 from keyed_slatedb import SlateLog
 from tidelog.keyed.log import KeyedLog
-from tidelog.keyed.query import Keys
+from tidelog.keyed.values import Keys
 from tidelog.location import Location, open_location
 from tidelog.store.wrappers.metered import Usage, usage_of
 
@@ -89,7 +89,7 @@ async def ours(steps: Steps, folder: Path, made: MadeRecords) -> None:
         given = made.table if is_arrow else made.pairs
         await timed(steps, told, _ingest(log, given), lambda: usage_of(lake.store))
         if is_arrow:
-            written = log.compact(everything=True)
+            written = log.compact(full=True)
             await timed(steps, "compact", written, lambda: usage_of(lake.store))
         await log.close()
     await _read_ours(steps, await open_location(folder / "lake"), made)

@@ -25,10 +25,10 @@ from tidelog.core.clock import SystemClock
 from tidelog.keyed.format.part import EncodedPart, RunPart
 from tidelog.keyed.format.part_file import RunPartWriter
 from tidelog.keyed.format.records import KEYED_RECORDS, int64_array, repeated
-from tidelog.keyed.read.directory_reader import DirectoryCache
 from tidelog.keyed.read.part_reader import RunPartReader
+from tidelog.keyed.read.run_objects import DirectoryCache
 from tidelog.store.local.store import LocalStore
-from tidelog.testing import Recorded
+from tidelog.testing import RecordedStore
 
 EVER = 2**63 - 1
 PIECE = 65_536
@@ -81,7 +81,7 @@ async def timed(work: Callable[[], Awaitable[object]]) -> float:
     return 1e3 * (time.perf_counter() - begun)
 
 
-async def measured(store: Recorded, part: RunPart, some: list[bytes]) -> list[str]:
+async def measured(store: RecordedStore, part: RunPart, some: list[bytes]) -> list[str]:
     colds, requests, read = [], 0, 0
     for number in range(COLD):
         reader = RunPartReader(store, SystemClock(), DirectoryCache())
@@ -119,7 +119,7 @@ async def run(counts: list[int], each: int) -> list[list[str]]:
     for keys in counts:
         for kind, names in (("numbered", numbered), ("random", drawn)):
             with tempfile.TemporaryDirectory() as folder:
-                store = Recorded(LocalStore(Path(folder), clock=SystemClock()))
+                store = RecordedStore(LocalStore(Path(folder), clock=SystemClock()))
                 begun = time.perf_counter()
                 part = await stored(store, made(names(keys), keys, each))
                 took = time.perf_counter() - begun
@@ -130,7 +130,7 @@ async def run(counts: list[int], each: int) -> list[list[str]]:
     return table
 
 
-async def stored(store: Recorded, made: EncodedPart) -> RunPart:
+async def stored(store: RecordedStore, made: EncodedPart) -> RunPart:
     await store.put(made.part.path, made.data)
     await store.put(made.part.directory, made.directory)
     return made.part

@@ -40,7 +40,7 @@ async def made(folder: Path, keys: int) -> None:
         names = pa.array([b"key-%012d" % n for n in some.tolist()], pa.binary())
         values = pa.array([b"value of 16 byte"] * len(some), pa.binary())
         await log.append_arrow(pa.table([names, values], ["key", "value"]))
-    await log.compact(everything=True)
+    await log.compact(full=True)
     await log.close()
 
 

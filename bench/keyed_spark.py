@@ -30,7 +30,7 @@ import tidelog
 from figures import print_table
 from keyed_records import MadeRecords, made_records
 from keyed_slatedb import SlateLog, scan_half
-from tidelog.keyed.query import Keys
+from tidelog.keyed.values import Keys
 from tidelog.spark.session import session, stop
 
 READ_ALL = "sum(length(key)) + sum(length(value)) + sum(sequence) AS read"
@@ -147,11 +147,9 @@ def main() -> None:
         with tidelog.connect(str(lake), create=True) as location:
             log = location.keyed.create("log")
             log.append_arrow(made.table)
-            log.compact(everything=True)
+            log.compact(full=True)
             log.close()
-        spark = session(
-            master="local[2]", extra={"spark.sql.python.filterPushdown.enabled": "true"}
-        )
+        spark = session(master="local[2]")
         found = figures(spark, lake, made.keys[0], told.rounds, told.records)
         head = ("", "rows", "ms", "rows/s", "rows scanned", "bytes scanned")
         rows = list(found)

@@ -26,8 +26,8 @@ from made_logs import noise, write_deep_log
 from tidelog.core.clock import SystemClock
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.store.wrappers.metered import Metered
-from tidelog.testing.faulty import Delayed
+from tidelog.store.wrappers.metered import MeteringStore
+from tidelog.testing.faulty import DelayedStore
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
 from tidelog.wal.opening import create_log, open_log
@@ -55,7 +55,7 @@ async def log_on(store: Store, protocol: str, **options: Any) -> AsyncIterator[L
 
 
 def slow(inner: Store) -> Store:
-    return Delayed(inner, clock=CLOCK, delay_us=lambda op, _: PUT_US if op == "put" else 0)
+    return DelayedStore(inner, clock=CLOCK, delay_us=lambda op, _: PUT_US if op == "put" else 0)
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ async def trips(times: int) -> None:
     """Print the round trips of an append, idle and loaded, and its requests."""
     rows = []
     for protocol in ("slot", "manifest"):
-        store = Metered(slow(MemoryStore()), clock=CLOCK)
+        store = MeteringStore(slow(MemoryStore()), clock=CLOCK)
         quiet = Shape(alpha=32, rollup_interval_us=10**12)
         async with log_on(store, protocol, shape=quiet) as log:
             before, waited = store.usage(), []
@@ -170,7 +170,7 @@ async def cost(opens: int) -> None:
     """Print the requests of appends, their price, and the objects that opens leave."""
     rows = []
     for protocol in ("slot", "manifest"):
-        store = Metered(MemoryStore(), clock=CLOCK)
+        store = MeteringStore(MemoryStore(), clock=CLOCK)
         async with log_on(store, protocol) as log:
             before = store.usage()
             found = await load(log, rate=10_000, seconds=5, batch=100)
@@ -209,7 +209,7 @@ async def tail(fragments: int) -> None:
     """Print the cost of finding the end of a log of many fragments, and of opening it."""
     inner = MemoryStore()
     await write_deep_log(inner, fragments)
-    store = Metered(inner, clock=CLOCK)
+    store = MeteringStore(inner, clock=CLOCK)
     rows = []
 
     async def measure(name: str, work: Callable[[], Awaitable[object]]) -> None:

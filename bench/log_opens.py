@@ -19,14 +19,13 @@ from figures import print_table
 from tidelog.core.clock import SystemClock
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.store.wrappers.metered import Metered
+from tidelog.store.wrappers.metered import MeteringStore
 from tidelog.wal.format.epoch_chain import encode_chain
 from tidelog.wal.format.json import render
-from tidelog.wal.format.manifest import MANIFEST, decode_manifest
+from tidelog.wal.format.manifest import MANIFEST, chain_of, decode_manifest
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
 from tidelog.wal.opening import create_log, open_log
-from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
 from tidelog.wal.slot_protocol.fencing import Fencer
 from tidelog.wal.slot_protocol.shape import Shape
@@ -70,7 +69,7 @@ async def scrub(store: Store) -> None:
 async def measured(inner: MemoryStore, work: Callable[[Store], Awaitable[None]]) -> list[str]:
     """Return the requests and the milliseconds of some work on a copy of a store."""
     copied = MemoryStore(objects=dict(inner.objects), puts_count=inner.puts_count)
-    store, begun = Metered(copied, clock=CLOCK), time.perf_counter()
+    store, begun = MeteringStore(copied, clock=CLOCK), time.perf_counter()
     await work(store)
     took = time.perf_counter() - begun
     return [f"{store.usage().requests_count:,}", f"{took * 1_000:,.0f}"]

@@ -29,7 +29,7 @@ from made_logs import noise, write_deep_log
 from tidelog.core.clock import SystemClock
 from tidelog.store.memory import MemoryStore
 from tidelog.store.urls import open_store
-from tidelog.store.wrappers.metered import Metered
+from tidelog.store.wrappers.metered import MeteringStore
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.opening import create_log, open_log
 from tidelog.wal.slot_protocol.shape import Shape
@@ -139,7 +139,7 @@ async def print_first() -> None:
     """Print the cost of reading the first record of a log of many fragments."""
     inner = MemoryStore()
     await write_deep_log(inner, DEEP)
-    store = Metered(inner, clock=CLOCK)
+    store = MeteringStore(inner, clock=CLOCK)
     log = await open_log(store, name="bench", clock=CLOCK, writer="bench")
     before, begun = store.usage(), time.perf_counter()
     await anext(log.scan())

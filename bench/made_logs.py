@@ -10,15 +10,13 @@ import pyarrow as pa
 
 from tidelog.core.setsum import Setsum
 from tidelog.store.memory import MemoryStore
-from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.link import fragment_of
-from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
+from tidelog.wal.format.link import Epoch, fragment_of
+from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest, tail_of
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.slot_object import encode_data, place_slot_records
 from tidelog.wal.format.snapshot import encode_snapshot
-from tidelog.wal.slot_protocol.chain import tail_of
 from tidelog.wal.slot_protocol.checkpoint import roll_all
 
 

@@ -28,7 +28,7 @@ from tidelog.persist.states.transition import Verdict
 from tidelog.rowhash import hash_rows
 from tidelog.store.memory import MemoryStore
 from tidelog.store.wrappers.metered import usage_of
-from tidelog.testing.faulty import Delayed
+from tidelog.testing.faulty import DelayedStore
 
 Work = Callable[[int], Awaitable[object]]
 FIELDS: list[pa.Field[Any]] = [pa.field("k", pa.int64()), pa.field("text", pa.string())]
@@ -141,7 +141,7 @@ def main() -> None:
 async def measure(times: int, delay_ms: int) -> None:
     """Print the cost of each operation."""
     clock = SystemClock()
-    slow = Delayed(MemoryStore(), clock=clock, delay_us=lambda _op, _key: delay_ms * 1_000)
+    slow = DelayedStore(MemoryStore(), clock=clock, delay_us=lambda _op, _key: delay_ms * 1_000)
     location = await open_location("memory://", create=True, clock=clock, store=slow)
     bench = Bench(location, times)
     await bench.run()

@@ -28,12 +28,15 @@ from tidelog.core.clock import SystemClock
 from tidelog.core.setsum import Setsum
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.append.batching import Batching
-from tidelog.wal.format.epoch import Epoch
-from tidelog.wal.format.link import Tail, fragment_of
-from tidelog.wal.format.record_items import column_sum
-from tidelog.wal.format.slot_object import encode_data, place_slot_records, setsum_of_slot_records
+from tidelog.wal.format.arrays import column_sum
+from tidelog.wal.format.link import Epoch, Tail, fragment_of
+from tidelog.wal.format.slot_object import (
+    checked_data,
+    encode_data,
+    place_slot_records,
+    setsum_of_slot_records,
+)
 from tidelog.wal.opening import create_log
-from tidelog.wal.read.codec import checked_data
 
 OBJECT_BYTES: Final = 1_000_000
 SIZES: Final = (100, 1_024, 65_536)

@@ -39,10 +39,10 @@ from tidelog.core.ids import ShardId
 from tidelog.persist.format.schema import shard_schema
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.maintenance.compactor import CompactionReport, compact, is_due
-from tidelog.persist.states.hold import HISTORY_HOLD
+from tidelog.persist.states.holding import HISTORY_HOLD
 from tidelog.store.memory import MemoryStore
 from tidelog.store.prices import storage_dollars_a_year
-from tidelog.store.wrappers.metered import Metered
+from tidelog.store.wrappers.metered import MeteringStore
 
 FIELDS: list[pa.Field[pa.DataType]] = [pa.field("k", pa.int64()), pa.field("v", pa.int64())]
 SCHEMA = shard_schema(pa.schema(FIELDS), key=["k"])
@@ -76,12 +76,12 @@ class Year:
     by_tick: list[int] = field(default_factory=list)
     dice: np.random.Generator = field(init=False)
     newest: np.ndarray[Any, np.dtype[np.int64]] = field(init=False)
-    store: Metered = field(init=False)
+    store: MeteringStore = field(init=False)
     shard: Shard = field(init=False)
 
     def __post_init__(self) -> None:
         self.dice = np.random.default_rng(7 + self.number)
-        self.store = Metered(self.memory, clock=self.clock)
+        self.store = MeteringStore(self.memory, clock=self.clock)
         self.shard = self.handle()
         self.newest = np.full(self.keys, -1, np.int64)
 

@@ -24,14 +24,16 @@ from sim.crash.stories_fork import ForkStory, RebuildStory
 from sim.crash.stories_keyed import KeyedForkStory, KeyedStory
 from sim.crash.stories_schemas import EvolveStory
 from sim.crash.stories_shard import ExpiryStory, MaintenanceStory
+from sim.crash.stories_tables import TableStory
 from sim.crash.stories_transactions import TransactionStory
 from sim.kernel.rates import DAYS, day_of
-from sim.runs import Kept, Summary, run_many
+from sim.runs import OutcomeFile, Summary, run_many
 from sim.workloads.collect import CollectStory, simulate_collect, simulate_collect_slots
 from sim.workloads.commits import simulate_commits
 from sim.workloads.consensus import simulate_consensus
 from sim.workloads.fork import simulate_fork
 from sim.workloads.ingest import simulate_ingest
+from sim.workloads.inserts import simulate_inserts
 from sim.workloads.keyed import simulate_keyed
 from sim.workloads.log import simulate_log
 from sim.workloads.race import simulate_pin_race, simulate_race
@@ -52,6 +54,7 @@ SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
     "pin race": simulate_pin_race,
     "fork": simulate_fork,
     "transactions": simulate_transactions,
+    "inserts": simulate_inserts,
     "commits": simulate_commits,
     "schemas": simulate_schemas,
     "keyed": simulate_keyed,
@@ -69,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=1, help="how many run seeds")
     parser.add_argument("--keep", type=Path, help="a file of outcomes, from which a run goes on")
     given = parser.parse_args(arguments)
-    kept, failures = Kept.at(given.keep), 0
+    kept, failures = OutcomeFile.at(given.keep), 0
     for name in SCENARIOS:
         if given.only in (None, name):
             failures += _run_seeds(name, given, kept)
@@ -78,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failures else 0
 
 
-def _run_seeds(name: str, given: argparse.Namespace, kept: Kept) -> int:
+def _run_seeds(name: str, given: argparse.Namespace, kept: OutcomeFile) -> int:
     until, summary = time.monotonic() + given.seconds, Summary()
     seeds = range(given.first, given.first + given.seeds)
     chosen = [seed for seed in seeds if given.day in (None, day_of(seed))]
@@ -103,7 +106,7 @@ def _visit_all(seed: int) -> int:
     transactions = (TransactionStory(), TransactionStory("transactions, impatient", attempts=1))
     shards = (MaintenanceStory(), ExpiryStory(), EvolveStory())
     logs = (CollectStory(), slots, ForkStory(), RebuildStory(), KeyedStory(), KeyedForkStory())
-    for story in (*STORIES, *shards, *logs, *transactions):
+    for story in (*STORIES, *shards, *logs, *transactions, TableStory()):
         begin = time.monotonic()
         try:
             found = visit(story, seed=seed)

@@ -42,14 +42,14 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Kept:
+class OutcomeFile:
     """The outcomes in a file, by scenario and seed; without a path, outcomes are not stored."""
 
     path: Path | None = None
     outcomes: dict[tuple[str, int], Outcome] = field(default_factory=dict)
 
     @classmethod
-    def at(cls, path: Path | None) -> Kept:
+    def at(cls, path: Path | None) -> OutcomeFile:
         """Read the file, or create it.
 
         Raises:
@@ -120,7 +120,7 @@ def run_many(
     simulate: Simulate,
     seeds: Iterable[int],
     *,
-    kept: Kept,
+    kept: OutcomeFile,
     processes: int = 1,
     until: float = float("inf"),
 ) -> Iterator[Outcome]:

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from sim.kernel.clock import SimClock
 from sim.kernel.loop import run
 from tidelog.errors import ContentionError, TidelogError
+from tidelog.store.keys import Within
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Object, Store
-from tidelog.store.within import Within
 from tidelog.wal.admin.fork import Fork
 from tidelog.wal.append.batching import Batching
-from tidelog.wal.format.epoch import EPOCHS
+from tidelog.wal.format.link import EPOCHS
 from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.fencing import make_log
 from tidelog.wal.slot_protocol.shape import Shape
@@ -114,7 +114,7 @@ class Case:
 
 
 @dataclass(slots=True)
-class Busy:
+class BusyLog:
     """A log with a writer that keeps alpha puts under way."""
 
     case: Case
@@ -159,7 +159,7 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class OperationCost:
     """The cost of an operation: ``trips`` and ``walked`` as in `Net`."""
 
     seconds: float
@@ -171,12 +171,12 @@ class Measured:
 Work = Callable[[SlotLog], Awaitable[object]]
 
 
-def measure(case: Case, work: Work, *, seed: int = 1) -> Measured | None:
+def measure(case: Case, work: Work, *, seed: int = 1) -> OperationCost | None:
     """Return the cost of an operation next to a busy writer; None if it did not end."""
-    found: list[Measured] = []
+    found: list[OperationCost] = []
 
     async def main() -> None:
-        busy = Busy(case, seed)
+        busy = BusyLog(case, seed)
         await make_log(Within(busy.store, "log/x"), clock=SimClock(seed), writer="maker")
         log, _ = await busy.log("busy")
         writing = asyncio.create_task(busy.write(log))
@@ -187,7 +187,7 @@ def measure(case: Case, work: Work, *, seed: int = 1) -> Measured | None:
             async with asyncio.timeout(PATIENCE_S):
                 await work(other)
                 found.append(
-                    Measured(
+                    OperationCost(
                         seconds=(other.clock.monotonic_us() - begun_us) / 1e6,
                         trips=way.trips,
                         requests=way.requests,

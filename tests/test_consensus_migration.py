@@ -27,14 +27,14 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.location import Location, consensus_migration, open_location
-from tidelog.location.consensus_migration import load_mark
-from tidelog.location.marker import MARK, WITNESS
+from tidelog.location.consensus_migration import load_marker
+from tidelog.location.marker import MARKER, WITNESS
 from tidelog.machine.fence import fence_of
 from tidelog.machine.guarded import GuardedConsensus
 from tidelog.persist.states.transition import Verdict
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing import Fault, Faulty, Request
+from tidelog.testing import Fault, FaultyStore, Request
 
 CLOCK = SystemClock()
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -86,10 +86,7 @@ def places(tmp_path: Path) -> dict[str, str]:
 async def test_a_location_moves_from_place_to_place(
     places: dict[str, str], route: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
-    """After each move, states keep their seqnos and contents.
-
-    A process with the old place open gets ConsensusMoved.
-    """
+    """States keep their seqnos and contents. A process at the old place gets ConsensusMoved."""
     if "postgres" in route:
         places["postgres"] = request.getfixturevalue("postgres").url()
     store = MemoryStore()
@@ -167,7 +164,7 @@ class FusedDatabase:
         await self.inner.close()
 
 
-class Burning:
+class BurningFuse:
     """A switch that gives newly opened databases a fuse."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,11 +196,8 @@ async def assert_closed(store: Store, place: str, location: str) -> None:
 async def test_a_move_that_dies_at_any_request_leaves_one_place(
     places: dict[str, str], route: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """After a move died at any request, reads and writes continue in one place.
-
-    A repeated move completes.
-    """
-    burning = Burning(monkeypatch)
+    """Reads and writes continue in one place, and a repeated move completes."""
+    burning = BurningFuse(monkeypatch)
     points = 0
     for happened in (False, True):
         for last in range(10_000):
@@ -211,7 +205,7 @@ async def test_a_move_that_dies_at_any_request_leaves_one_place(
                 places[name] = f"sqlite:{tmp_path / f'{name}-{happened}-{last}.db'}"
             store = MemoryStore()
             location = await opened(store, create=True, consensus=places[route[0]])
-            before, _ = await load_mark(store)
+            before, _ = await load_marker(store)
             for n in range(3):
                 await append(location, n)
             await append(location, 7, name="t")
@@ -219,7 +213,7 @@ async def test_a_move_that_dies_at_any_request_leaves_one_place(
             await stale.shard("s").refresh()
 
             burning.fuse = fuse = Fuse(last, happened)
-            with_fuse: Store = Faulty(store, toss=fuse.toss)
+            with_fuse: Store = FaultyStore(store, toss=fuse.toss)
             died = True
             try:
                 mover = await opened(with_fuse)
@@ -245,9 +239,9 @@ async def test_a_move_that_dies_at_any_request_leaves_one_place(
                 assert await numbers(await opened(store)) == [0, 1, 2, *wrote]
             else:
                 wrote = []
-            assert (await load_mark(store))[0].moves in (0, 1)
+            assert (await load_marker(store))[0].moves in (0, 1)
             await (await opened(store)).move_consensus(places[route[1]])
-            mark, _ = await load_mark(store)
+            mark, _ = await load_marker(store)
             assert (mark.moves, mark.moving, mark.left) == (1, None, None)
             await assert_closed(store, places[route[0]], before.id)
             again = await opened(store)
@@ -340,10 +334,7 @@ async def test_a_shard_that_is_made_in_the_old_place_is_refused(places: dict[str
 
 
 async def test_a_move_to_elsewhere_ends_one_that_died(places: dict[str, str]) -> None:
-    """A move to a third place completes after one that died.
-
-    The latest move wins. Copies in the other place have no effect.
-    """
+    """The latest move wins. Copies in the other place have no effect."""
     store = MemoryStore()
     location = await opened(store, create=True)
     await append(location, 1)
@@ -352,13 +343,13 @@ async def test_a_move_to_elsewhere_ends_one_that_died(places: dict[str, str]) ->
 
     def toss(request: Request) -> Fault:
         nonlocal marks
-        marks += request.op == "put" and request.key == MARK
+        marks += request.op == "put" and request.key == MARKER
         return Fault(happened=False, told=False) if marks > 1 else Fault()
 
-    failing = Faulty(store, toss=toss)
+    failing = FaultyStore(store, toss=toss)
     with pytest.raises((LocationError, ContentionError)):
         await (await opened(failing)).move_consensus(places["sqlite"])
-    mark, _ = await load_mark(store)
+    mark, _ = await load_marker(store)
     assert mark.moving is not None
     assert mark.moving.to == places["sqlite"]
     moved = await (await opened(store)).move_consensus(places["other"])
@@ -368,25 +359,22 @@ async def test_a_move_to_elsewhere_ends_one_that_died(places: dict[str, str]) ->
 
 @pytest.mark.parametrize("how", ["made", "moved"])
 async def test_a_lost_mark_is_told_with_any_consensus(places: dict[str, str], how: str) -> None:
-    """A loss of `tidelog.json` is found with any consensus.
-
-    Otherwise the location would be created again.
-    """
+    """The location would otherwise be created again."""
     store = MemoryStore()
     first = places["sqlite"] if how == "made" else "store"
     location = await opened(store, create=True, consensus=first)
     if how == "moved":
         await location.move_consensus(places["sqlite"])
     elif how == "made":
-        assert await keys_in(store) == [WITNESS, MARK]
-    await store.delete([MARK])
+        assert await keys_in(store) == [WITNESS, MARKER]
+    await store.delete([MARKER])
 
     for create in (False, True):
         with pytest.raises(CorruptionError, match=r"tidelog\.json is gone"):
             await opened(store, create=create)
     await store.delete([key for key in await keys_in(store) if key.startswith("consensus")])
     await opened(store, create=True)
-    await store.delete([MARK])
+    await store.delete([MARKER])
     await store.put("shard/user.s/part/00000000/x.parquet", b"")
     with pytest.raises(CorruptionError, match=r"but shard/user\.s/part/.* exists"):
         await opened(store, create=True)
@@ -405,11 +393,8 @@ async def test_what_is_no_place_is_refused(places: dict[str, str], tmp_path: Pat
 
 
 @dataclass(slots=True)
-class Stopped:
-    """A switch that stops the first mover before or after its first fence.
-
-    The test continues it.
-    """
+class StoppedMover:
+    """A switch that stops the first mover before or after its first fence, until continued."""
 
     monkeypatch: pytest.MonkeyPatch
     is_after: bool
@@ -441,7 +426,7 @@ class Stopped:
 
 @pytest.mark.parametrize("to", ["sqlite", "store"])
 @pytest.mark.parametrize("is_after", [False, True])
-async def test_two_who_make_one_move_both_end_well(
+async def test_a_second_mover_finds_the_move_complete(
     places: dict[str, str], to: str, is_after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second mover finds the move complete, whatever it has done itself."""
@@ -449,7 +434,7 @@ async def test_two_who_make_one_move_both_end_well(
     start = places["other" if to == "store" else "store"]
     location = await opened(store, create=True, consensus=start)
     await append(location, 1)
-    stopped = Stopped(monkeypatch, is_after)
+    stopped = StoppedMover(monkeypatch, is_after)
     slow = asyncio.create_task((await opened(store)).move_consensus(places[to]))
     await stopped.reached.wait()
     await (await opened(store)).move_consensus(places[to])
@@ -467,7 +452,7 @@ async def test_a_mover_that_was_overtaken_opens_no_fence(
     store = MemoryStore()
     location = await opened(store, create=True)
     await append(location, 1)
-    stopped = Stopped(monkeypatch, is_after=False)
+    stopped = StoppedMover(monkeypatch, is_after=False)
     switch, may_switch = consensus_migration._Mover.switch, asyncio.Event()
     copied = asyncio.Event()
 

@@ -38,7 +38,7 @@ def test_the_demo_fails_where_the_collection_differs(
         run_demo(tmp_path / "demo", engine="local")
 
 
-def test_the_demo_leaves_a_folder_of_somebody_else_alone(tmp_path: Path) -> None:
+def test_the_demo_clears_only_an_earlier_demo(tmp_path: Path) -> None:
     """It clears what an earlier demo left, and nothing else."""
     (tmp_path / "thesis.txt").write_text("mine")
 

@@ -20,7 +20,7 @@ import pytest
 import tidelog
 from tidelog.blocking.portal import Portal
 from tidelog.collection.spec_types import SourceSpec
-from tidelog.keyed.query import Keys
+from tidelog.keyed.values import Keys
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Object
@@ -28,7 +28,7 @@ from tidelog.store.port import Entry, Object
 LONG = 20  # Turns of the loop that a request takes.
 
 
-class Slow(MemoryStore):
+class SlowStore(MemoryStore):
     """A store whose requests take some turns of the loop, and which counts those under way."""
 
     turns = 0
@@ -57,13 +57,13 @@ class Slow(MemoryStore):
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Slow:
-    store = Slow()
+def filled(tmp_path_factory: pytest.TempPathFactory) -> SlowStore:
+    store = SlowStore()
     asyncio.run(fill(store, tmp_path_factory.mktemp("rows")))
     return store
 
 
-async def fill(store: Slow, folder: Path) -> None:
+async def fill(store: SlowStore, folder: Path) -> None:
     lake = await open_location("memory://", create=True, store=store)
     for protocol in ("slot", "manifest"):
         async with await lake.logs.create(protocol, protocol=protocol) as log:
@@ -76,7 +76,7 @@ async def fill(store: Slow, folder: Path) -> None:
         await keyed.append([(b"a", b"%d" % number), (b"b", b"x")])
         if number in (5, 10):
             await keyed.seal()
-            await keyed.compact(everything=True)
+            await keyed.compact(full=True)
     await keyed.close()
     shard = lake.shard("shard", schema=pa.schema([("k", pa.int64())]), key=["k"])
     drawn = np.random.default_rng(1).integers(0, 2**60, (6, 20_000))
@@ -163,6 +163,18 @@ iterator(
 )
 
 
+async def contents_of(lake: Location) -> Any:
+    return await (await lake.collection("c")).snapshot()
+
+
+iterator(
+    "contents",
+    contents_of,
+    lambda lake: lake.collection("c").snapshot(),
+    lambda contents: contents.to_batches(),
+)
+
+
 def run_watched(main: Callable[[], Awaitable[None]]) -> list[str]:
     """Run a program in a loop of its own; return what the loop reports, also at its end."""
     reports: list[str] = []
@@ -189,7 +201,9 @@ async def still_running() -> Sequence[str]:
 
 
 @pytest.mark.parametrize("name", AWAITED)
-def test_an_awaited_iterator_that_is_left_ends_with_the_program(name: str, filled: Slow) -> None:
+def test_an_awaited_iterator_that_is_left_ends_with_the_program(
+    name: str, filled: SlowStore
+) -> None:
     """The program returns right after the loop, and asyncio reports nothing."""
     filled.turns = 0
 
@@ -206,7 +220,7 @@ def test_an_awaited_iterator_that_is_left_ends_with_the_program(name: str, fille
 
 
 @pytest.mark.parametrize("name", AWAITED)
-def test_an_awaited_iterator_that_is_left_ends_its_tasks(name: str, filled: Slow) -> None:
+def test_an_awaited_iterator_that_is_left_ends_its_tasks(name: str, filled: SlowStore) -> None:
     """They end while the program goes on, except the poll that followers of a handle share."""
     filled.turns = filled.under_way = 0
     left: list[str] = []
@@ -226,7 +240,7 @@ def test_an_awaited_iterator_that_is_left_ends_its_tasks(name: str, filled: Slow
 
 
 @pytest.mark.parametrize("name", BLOCKING)
-def test_a_blocking_iterator_that_is_left_ends_its_tasks(name: str, filled: Slow) -> None:
+def test_a_blocking_iterator_that_is_left_ends_its_tasks(name: str, filled: SlowStore) -> None:
     """At once, with the requests under way; and the connection's end reports nothing."""
     filled.turns = 0
     reports: list[str] = []

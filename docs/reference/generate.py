@@ -37,6 +37,8 @@ CLASSES = (
     "Collections",
     "Collection",
     "Sources",
+    "Tables",
+    "Table",
     "Logs",
     "Log",
     "KeyedLogs",
@@ -46,7 +48,7 @@ CLASSES = (
     "Shard",
     "Transactions",
 )
-HTTP_NAMES = ("HttpKeyed", "HttpScan")
+HTTP_NAMES = ("HttpKeyedLog", "HttpScan")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -220,7 +222,7 @@ def _python_pages() -> Iterator[tuple[str, str]]:
         )
         for page, exported in names.items()
     ]
-    rows.append(("[`HttpKeyed`](http-client.md)", _summary(client.HttpKeyed)))
+    rows.append(("[`HttpKeyedLog`](http-client.md)", _summary(client.HttpKeyedLog)))
     yield (
         f"{PYTHON}/index.md",
         _PYTHON.format(names=table(("name", "purpose"), rows), awaited=awaited),

@@ -68,12 +68,12 @@ def consensus_without_condition() -> Iterator[None]:
     put = StoreConsensus._replace
 
     async def replace(self: StoreConsensus, key: str, held: Any, box: Any) -> None:
-        class Careless:
+        class CarelessStore:
             async def put(self, key: str, data: bytes, **_: object) -> str:
                 return await store.put(key, data)
 
         store = self.store
-        self.store = Careless()  # type: ignore[assignment]
+        self.store = CarelessStore()  # type: ignore[assignment]
         try:
             await put(self, key, held, box)
         finally:
@@ -162,14 +162,14 @@ def rollup_named_before_it_is_there() -> Iterator[None]:
     async def hasty(self: MachineMaintenance[Any, Any]) -> None:
         store = self.machine.store
 
-        class Hopeful:
+        class HopefulStore:
             async def put(self, key: str, data: bytes) -> str:
                 try:
                     return await store.put(key, data)
                 except LocationError:
                     return "never mind"
 
-        self.machine.store = Hopeful()  # type: ignore[assignment]
+        self.machine.store = HopefulStore()  # type: ignore[assignment]
         try:
             await roll_up(self)
         finally:

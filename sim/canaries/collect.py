@@ -14,8 +14,8 @@ from tidelog.errors import ManifestMoved, ObjectChanged, ObjectNotFound, Outcome
 from tidelog.store.conditional import replace
 from tidelog.store.port import Store
 from tidelog.wal.format.cursor import Cursor
-from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.gc_plan import GARBAGE, Garbage, decode_garbage, encode_garbage
+from tidelog.wal.format.link import Epoch
 from tidelog.wal.format.manifest import FIRST_POSITION, MANIFEST, Manifest, encode_manifest
 from tidelog.wal.format.snapshot import object_of
 from tidelog.wal.gc import collector, cursors, pins, plan_file, planner
@@ -25,10 +25,9 @@ from tidelog.wal.gc.pin_reach import paths_pinned
 from tidelog.wal.gc.pins import Pins
 from tidelog.wal.gc.plan import apply_garbage, cutoff_of, is_collected, paths_to_delete
 from tidelog.wal.gc.planner import Planner
-from tidelog.wal.read.head import Head, load_head
+from tidelog.wal.read.head import Head, TreeReader, load_head
 from tidelog.wal.read.manifest_store import Change, ManifestStore
 from tidelog.wal.read.named_objects import store_named
-from tidelog.wal.read.tree_reader import TreeReader
 
 
 @contextmanager
@@ -166,8 +165,8 @@ def collector_replaces_whatever_is_there() -> Iterator[None]:
     async def careless(store: Store, key: str, data: bytes, **_: Any) -> str:
         return await store.put(key, data)
 
-    def careless_manifests(self: Collector) -> _Careless:
-        return _Careless(store=self.store, clock=self.clock)
+    def careless_manifests(self: Collector) -> _CarelessStore:
+        return _CarelessStore(store=self.store, clock=self.clock)
 
     with (
         patch.object(plan_file, "replace", careless),
@@ -176,7 +175,7 @@ def collector_replaces_whatever_is_there() -> Iterator[None]:
         yield
 
 
-class _Careless(ManifestStore):
+class _CarelessStore(ManifestStore):
     """A store that replaces a manifest without a condition."""
 
     async def replace(self, head: Head, change: Change) -> Head:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from tidelog.core.clock import Clock
-from tidelog.store.within import Within
+from tidelog.store.keys import Within
 from tidelog.wal import retention
 from tidelog.wal.admin import destroy
 from tidelog.wal.format.epoch_chain import Chain

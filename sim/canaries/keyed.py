@@ -13,21 +13,18 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from tidelog.keyed import log as logs_log
-from tidelog.keyed.format.marker import SinkMark
+from tidelog.keyed.format.records import SinkMark
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.maintenance import collecting, compactor
 from tidelog.keyed.maintenance.compactor import Compactor
-from tidelog.keyed.maintenance.plan import Loose
+from tidelog.keyed.maintenance.plan import LooseWindow
 from tidelog.keyed.read.feed import KeyedFeed
-from tidelog.keyed.read.piece import LoosePiece
 from tidelog.keyed.read.scanning import ViewScan
-from tidelog.keyed.read.sources import RunSource
-from tidelog.keyed.read.state_handle import KeyedStateHandle
-from tidelog.keyed.read.tail import LooseTail
-from tidelog.keyed.read.view import KeyedView
+from tidelog.keyed.read.sources import LoosePiece, RunSource
+from tidelog.keyed.read.state_handle import KeyedStateHandle, KeyedView, LooseTail
 from tidelog.keyed.states import transition
-from tidelog.keyed.states.forking import decide_let_go
+from tidelog.keyed.states.forking import decide_release_checkpoint
 from tidelog.keyed.states.run import Run, paths_of
 from tidelog.keyed.states.state import KeyedDiff, KeyedState, MergedRuns
 from tidelog.keyed.states.transition import Decided, decide_checkpoint
@@ -57,7 +54,7 @@ def compaction_does_not_compare() -> Iterator[None]:
         diff = KeyedDiff(compacted=runs[-1].upper, added=tuple(runs), sinks=sinks)
         return Decision(True, diff)
 
-    with patch.object(compactor, "decide_compacted", lax):
+    with patch.object(compactor, "decide_compact", lax):
         yield
 
 
@@ -70,7 +67,7 @@ def merge_commits_over_vanished_inputs() -> Iterator[None]:
             return Decision(True, KeyedDiff(added=(run,), compacted=run.upper))
         return Decision(True, KeyedDiff(merged=MergedRuns(ids=tuple(ids), run=run)))
 
-    with patch.object(compactor, "decide_merged", lax):
+    with patch.object(compactor, "decide_merge_runs", lax):
         yield
 
 
@@ -79,9 +76,9 @@ def compaction_reaches_over_seals() -> Iterator[None]:
     """A run is made of all loose records, even of several segments."""
 
     def all_of_it(
-        state: KeyedState, loose: Sequence[Loose], *, everything: bool = False
+        state: KeyedState, loose: Sequence[LooseWindow], *, full: bool = False
     ) -> list[tuple[int, int]]:
-        del everything
+        del full
         return [(state.compacted, loose[-1].limit)] if len(loose) > 1 else []
 
     def lax(state: KeyedState, runs: Sequence[Run], sinks: dict[str, SinkMark]) -> Decided:
@@ -92,7 +89,7 @@ def compaction_reaches_over_seals() -> Iterator[None]:
 
     with (
         patch.object(compactor, "windows_to_compact", all_of_it),
-        patch.object(compactor, "decide_compacted", lax),
+        patch.object(compactor, "decide_compact", lax),
     ):
         yield
 
@@ -140,7 +137,7 @@ def retirement_takes_the_active_segment() -> Iterator[None]:
             return Decision(0)
         return Decision(1, KeyedDiff(retired=state.compacted))
 
-    with patch.object(logs_log, "decide_retired", everything):
+    with patch.object(logs_log, "decide_retire", everything):
         yield
 
 
@@ -165,7 +162,7 @@ def forks_hold_nothing() -> Iterator[None]:
         machine = (await self._living(source)).machine
         for held, one in list(machine.state.checkpoints.items()):
             if one.fork == name:
-                await machine.commit(partial(decide_let_go, checkpoint=held))
+                await machine.commit(partial(decide_release_checkpoint, checkpoint=held))
         return found
 
     with patch.object(KeyedLogs, "fork", unheld):
@@ -218,8 +215,9 @@ def flush_tells_nothing_of_what_is_lost() -> Iterator[None]:
 def followers_believe_that_the_window_has_all() -> Iterator[None]:
     """A follower that fell behind continues with the records in memory."""
 
-    def from_the_start(_: KeyedFeed) -> int:
-        return 0
+    def from_the_start(feed: KeyedFeed) -> int:
+        # An empty window has no records, so a follower would read it without an end.
+        return 0 if feed._window else feed.end
 
     with patch.object(KeyedFeed, "begin", property(from_the_start)):
         yield

@@ -13,7 +13,7 @@ from tidelog.store.port import Store
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.manifest_protocol.committer import Committer
-from tidelog.wal.read.tree_reader import TreeReader
+from tidelog.wal.read.head import TreeReader
 
 
 @contextmanager

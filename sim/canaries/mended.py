@@ -17,7 +17,7 @@ from tidelog.errors import ContentionError, CorruptionError, TidelogError
 from tidelog.store.conditional import _Found, _Write
 from tidelog.wal.admin import chain_recovery
 from tidelog.wal.admin.found_slots import FoundEpochs
-from tidelog.wal.format.epoch import FIRST_SLOT
+from tidelog.wal.format.link import FIRST_SLOT
 from tidelog.wal.slot_protocol import burst
 from tidelog.wal.slot_protocol.burst import Burst
 from tidelog.wal.slot_protocol.fencing import Fencer

@@ -17,7 +17,7 @@ from tidelog.persist.maintenance import compactor, usage
 from tidelog.persist.maintenance.merger import MergedParts, MergerHere
 from tidelog.persist.maintenance.merging import MergeRequest
 from tidelog.persist.maintenance.usage import ObjectUse
-from tidelog.persist.states import language
+from tidelog.persist.states import state
 from tidelog.persist.states.state import State
 
 
@@ -29,7 +29,7 @@ def merge_deletes_before_it_commits() -> Iterator[None]:
     async def hasty(self: MergerHere, shard: Shard, request: MergeRequest) -> MergedParts:
         found = await write(self, shard, request)
         for batch in request.batches:
-            await compactor._drop(shard, batch)
+            await compactor._drop(shard, batch.parts)
         return found
 
     with patch.object(MergerHere, "write", hasty):
@@ -74,5 +74,5 @@ def sweep_takes_the_young() -> Iterator[None]:
 @contextmanager
 def lease_holds_no_objects() -> Iterator[None]:
     """A lease keeps times readable, but not the objects planned under it."""
-    with patch.object(language, "least_seqno", lambda _: None):
+    with patch.object(state, "least_seqno", lambda _: None):
         yield

@@ -8,18 +8,16 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from tidelog.store.conditional import Occupied
+from tidelog.store.conditional import KeyOwner
 from tidelog.store.port import Store
 from tidelog.wal.append.work import Work
-from tidelog.wal.format.key_set import KeySet, key_set_of
+from tidelog.wal.format.fragment_sets import KeySet, key_set_of
 from tidelog.wal.format.link import FenceLink, Tail
 from tidelog.wal.format.streams import Streams
 from tidelog.wal.slot_protocol import chain as walk
 from tidelog.wal.slot_protocol import fencing as opener
 from tidelog.wal.slot_protocol.chain_reader import End
-from tidelog.wal.slot_protocol.pipeline import Pipeline, SentBatch
-from tidelog.wal.slot_protocol.window import SendWindow, admit, answer, meet_fence
-from tidelog.wal.slot_protocol.writer import SlotWriter
+from tidelog.wal.slot_protocol.pipeline import Pipeline, SendWindow, SentBatch, admit
 
 
 @contextmanager
@@ -45,7 +43,7 @@ def slot_opener_sends_one_fence() -> Iterator[None]:
         slot = tail.slot + tail.epoch.alpha - 1
         if fence.next is None:
             return await real(self, known, fence)
-        if await self._put(tail.epoch, slot, fence) is not Occupied.CREATED:
+        if await self._put(tail.epoch, slot, fence) is not KeyOwner.CREATED:
             return await real(self, known, fence)
         after = replace(fence.next, first_slot=slot)
         newer = replace(tail, slot=slot, epoch=after)
@@ -58,27 +56,27 @@ def slot_opener_sends_one_fence() -> Iterator[None]:
 @contextmanager
 def slot_takes_all_before_a_fence_for_its_own() -> Iterator[None]:
     """A writer that meets a fence acknowledges all earlier slots, answered or not."""
-    real = meet_fence
+    real = SendWindow.meet_fence
 
-    def trusting(window: SendWindow, slot: int) -> SendWindow:
+    def trusting(window: SendWindow, slot: int) -> None:
         for earlier in range(window.base, slot):
-            window = answer(window, earlier)
-        return real(window, slot)
+            window.answer(earlier)
+        real(window, slot)
 
-    with patch("tidelog.wal.slot_protocol.pipeline.meet_fence", trusting):
+    with patch.object(SendWindow, "meet_fence", trusting):
         yield
 
 
 @contextmanager
 def slot_sends_again_what_is_in() -> Iterator[None]:
     """After an abandoned put, all batches under way are sent again in the next epoch."""
-    real = SlotWriter._settle
+    real = Pipeline.settle
 
-    async def forgetful(self: SlotWriter, one: Pipeline, *, below: int | None = None) -> None:
+    def forgetful(self: Pipeline, *, below: int | None = None) -> None:
         if below is None:
-            await real(self, one)
+            real(self)
 
-    with patch.object(SlotWriter, "_settle", forgetful):
+    with patch.object(Pipeline, "settle", forgetful):
         yield
 
 
@@ -116,7 +114,7 @@ def slot_appends_to_closed_streams() -> Iterator[None]:
         late = [work for work, _ in refused if work.control is None]
         return [*admitted, *late], [one for one in refused if one[0].control is not None]
 
-    with patch("tidelog.wal.slot_protocol.writer.admit", lenient):
+    with patch("tidelog.wal.slot_protocol.pipeline.admit", lenient):
         yield
 
 
@@ -148,14 +146,14 @@ def slot_link_leaves_a_key_out() -> Iterator[None]:
 @contextmanager
 def slot_says_durable_what_is_ordered() -> Iterator[None]:
     """The durable position includes batches that have a slot but are not stored."""
-    real = SlotWriter._placed
+    real = Pipeline.launch
 
-    async def told(self: SlotWriter, pipeline: Pipeline) -> int | None:
-        slot = await real(self, pipeline)
-        self._queue.durable.advance(pipeline.tail.position)
-        return slot
+    def told(self: Pipeline, *placed: Any) -> SentBatch | None:
+        sent = real(self, *placed)
+        self.queue.durable.advance(self.tail.position)
+        return sent
 
-    with patch.object(SlotWriter, "_placed", told):
+    with patch.object(Pipeline, "launch", told):
         yield
 
 

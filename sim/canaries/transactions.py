@@ -11,16 +11,22 @@ from dataclasses import replace
 from typing import Final
 from unittest.mock import patch
 
+import pyarrow as pa
+
 from tidelog.core.frontier import Frontier
 from tidelog.machine.language import Decision
-from tidelog.persist.handle.shard import Shard
+from tidelog.persist.format import part
+from tidelog.persist.format.part import Part
+from tidelog.persist.handle.port import ShardHandle
 from tidelog.persist.maintenance import sweeper
-from tidelog.persist.states import registered, transition
-from tidelog.persist.states.registered import Joined, Step, decide_epoch_for
-from tidelog.persist.states.state import Diff, State
-from tidelog.persist.states.transition import Appended, Verdict
-from tidelog.persist.transactions import committing, reading, transactions
+from tidelog.persist.read import opened
+from tidelog.persist.states import registration, transition
+from tidelog.persist.states.registration import JoinResult, Step, decide_epoch_for
+from tidelog.persist.states.state import Diff, State, apply_diff
+from tidelog.persist.states.transition import AppendResult, Verdict
+from tidelog.persist.transactions import applier, committing, next_time, reading, transactions
 from tidelog.persist.transactions import transition as decisions
+from tidelog.persist.transactions.applying import steps_of
 from tidelog.persist.transactions.state import TransactionState
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.persist.transactions.transition import CommitTransaction, Decided
@@ -30,7 +36,7 @@ from tidelog.persist.transactions.transition import CommitTransaction, Decided
 def sweep_raises_the_epoch_alone() -> Iterator[None]:
     """A sweep raises the epoch of a registered shard like that of any shard."""
 
-    async def alone(shard: Shard) -> None:
+    async def alone(shard: ShardHandle) -> None:
         here, known = shard.state.registered, shard.state.write_epoch
         await shard.machine.commit(lambda state: decide_epoch_for(state, here, known))
 
@@ -45,7 +51,7 @@ def fence_is_not_kept() -> Iterator[None]:
     def lax(*_: object) -> None:
         return None
 
-    with patch.object(decisions, "_check_write", lax):
+    with patch.object(decisions, "check_write", lax), patch.object(next_time, "check_write", lax):
         yield
 
 
@@ -62,13 +68,13 @@ def tidy_believes_all_is_applied() -> Iterator[None]:
 
 @contextmanager
 def reader_applies_nothing() -> Iterator[None]:
-    """A reader does not apply committed transactions."""
+    """A reader does not add the unapplied transactions to those of the shard."""
 
     async def as_it_is(found: Transactions, name: str, *, until: int) -> State:
         del until
         return await found.shard(name).refresh()
 
-    with patch.object(reading, "read_applied", as_it_is):
+    with patch.object(reading, "read_committed", as_it_is):
         yield
 
 
@@ -81,7 +87,7 @@ def shard_is_not_told_that_it_is_registered() -> Iterator[None]:
 
     with (
         patch.object(transition, "check_unregistered", let_in),
-        patch.object(registered, "check_unregistered", let_in),
+        patch.object(registration, "check_unregistered", let_in),
     ):
         yield
 
@@ -89,7 +95,7 @@ def shard_is_not_told_that_it_is_registered() -> Iterator[None]:
 @contextmanager
 def shard_leaves_before_it_has_all() -> Iterator[None]:
     """A shard leaves while some of its committed writes are not applied."""
-    leave = registered.decide_leave
+    leave = registration.decide_leave
 
     def early(state: State, step: Step) -> Decision[Diff, bool]:
         own = leave(state, step)
@@ -97,7 +103,7 @@ def shard_leaves_before_it_has_all() -> Iterator[None]:
             return own
         return Decision(True, Diff(registered=own.diff.registered))
 
-    with patch.object(transactions, "decide_leave", early):
+    with patch.object(applier, "decide_leave", early):
         yield
 
 
@@ -128,8 +134,8 @@ def registration_forgets_where_the_shard_was() -> Iterator[None]:
     """A shard is registered at the transactions' upper, though its own is past it."""
     decide = decisions.decide_register
 
-    def at_ours(state: TransactionState, shard: str, joined: Joined) -> object:
-        here = Joined(registered=joined.registered, upper=0, write_epoch=joined.write_epoch)
+    def at_ours(state: TransactionState, shard: str, joined: JoinResult) -> object:
+        here = JoinResult(registered=joined.registered, upper=0, write_epoch=joined.write_epoch)
         return decide(state, shard, here)
 
     with patch.object(transactions, "decide_register", at_ours):
@@ -158,7 +164,7 @@ def who_lost_is_told_that_they_won() -> Iterator[None]:
         own = decide(state, command)
         if own.result.verdict is not Verdict.MISMATCH:
             return own
-        return Decision(Appended(Verdict.COMMITTED, own.result.upper))
+        return Decision(AppendResult(Verdict.COMMITTED, own.result.upper))
 
     with patch.object(committing, "decide_commit", flattering):
         yield
@@ -181,7 +187,6 @@ def reader_believes_what_it_knows() -> Iterator[None]:
 
 Canary = Callable[[], AbstractContextManager[None]]
 FOR_TRANSACTIONS: Final[tuple[Canary, ...]] = (
-    sweep_raises_the_epoch_alone,
     fence_is_not_kept,
     tidy_believes_all_is_applied,
     reader_applies_nothing,
@@ -197,4 +202,66 @@ FROM_OUTSIDE: Final[tuple[Canary, ...]] = (
     commit_leaves_out_a_shard,
     who_lost_is_told_that_they_won,
     reader_believes_what_it_knows,
+)
+
+
+@contextmanager
+def commit_that_read_never_conflicts() -> Iterator[None]:
+    """A transaction that read first is committed, whatever was written since."""
+
+    def never(*_: object) -> list[str]:
+        return []
+
+    with patch.object(next_time, "moved_since", never):
+        yield
+
+
+@contextmanager
+def retry_at_the_next_time_is_a_new_commit() -> Iterator[None]:
+    """A retry of a commit at the next time becomes a new commit."""
+
+    def nothing(*_: object) -> None:
+        return None
+
+    with patch.object(next_time, "decide_next_retry", nothing):
+        yield
+
+
+@contextmanager
+def moved_parts_keep_their_stored_times() -> Iterator[None]:
+    """A reader takes the times of the stored bytes, though the commit moved them."""
+
+    def as_stored(_: Part, updates: pa.Table) -> pa.Table:
+        return updates
+
+    with patch.object(part, "at_commit", as_stored), patch.object(opened, "at_commit", as_stored):
+        yield
+
+
+@contextmanager
+def reader_reads_the_shard_first() -> Iterator[None]:
+    """A reader reads the shard before the transactions, which may drop a commit in between."""
+
+    async def too_early(found: Transactions, name: str, *, until: int) -> State:
+        state = await found.shard(name).refresh()
+        await found.clock.sleep(100_000)
+        await found.refresh()
+        for step in steps_of(found.state, found.name, name, until=until):
+            done = registration.decide_apply(state, step)
+            state = state if done.diff is None else apply_diff(state, done.diff)
+        return state
+
+    with patch.object(reading, "read_committed", too_early):
+        yield
+
+
+FOR_INSERTS: Final[tuple[Canary, ...]] = (
+    commit_that_read_never_conflicts,
+    retry_at_the_next_time_is_a_new_commit,
+    moved_parts_keep_their_stored_times,
+    reader_reads_the_shard_first,
+    reader_applies_nothing,
+    tidy_believes_all_is_applied,
+    sweep_raises_the_epoch_alone,
+    fence_is_not_kept,
 )

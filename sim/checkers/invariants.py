@@ -11,22 +11,21 @@ from dataclasses import dataclass
 
 import xxhash
 
-from sim.checkers.appended import Appended, check_part, is_tombstone
+from sim.checkers.appended_updates import AppendedUpdates, check_part, is_tombstone
 from sim.checkers.demands import demand
 from sim.checkers.watch import TRANSACTIONS, Watch
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import SeqNo
 from tidelog.machine.record import decode_record, decode_rollup
 from tidelog.persist.states.evolution import newest_schema
-from tidelog.persist.states.language import ShardLanguage
-from tidelog.persist.states.state import Diff, Merged, State
+from tidelog.persist.states.state import BatchMerge, Diff, ShardLanguage, State
 from tidelog.rowhash import RowSum
 from tidelog.store.memory import MemoryStore
 from tidelog.testing.models import Update, consolidate
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedShard:
     """A shard after a run: all its states from the first, and all its updates as appended.
 
     Shape: rows of ``updates`` have the columns ``names``: all columns that the shard ever had, in
@@ -52,18 +51,18 @@ class Observed:
         return [u for u in self.updates if lower <= u.time and (upper is None or u.time < upper)]
 
 
-def check_all(store: MemoryStore, watch: Watch) -> dict[str, Observed]:
+def check_all(store: MemoryStore, watch: Watch) -> dict[str, ObservedShard]:
     """Check every shard in a store; return each one's states and updates."""
     demand(not watch.violations, "a step was not allowed", violations=watch.violations)
     shards = [key for key in sorted(watch.entries) if not key.startswith(TRANSACTIONS)]
     return {key: check_shard(store, watch, key) for key in shards}
 
 
-def check_shard(store: MemoryStore, watch: Watch, key: str) -> Observed:
+def check_shard(store: MemoryStore, watch: Watch, key: str) -> ObservedShard:
     """Check one shard."""
     language = ShardLanguage()
     states = [language.initial()]
-    appended = Appended(watch)
+    appended = AppendedUpdates(watch)
     intervals: list[tuple[int, int | None, str, int]] = []
     for seqno, record in enumerate(watch.records(key), start=1):
         after = states[-1]
@@ -97,7 +96,7 @@ def check_shard(store: MemoryStore, watch: Watch, key: str) -> Observed:
         "a token was committed twice",
         shard=key,
     )
-    return Observed(key, appended.names, states, appended.updates, intervals)
+    return ObservedShard(key, appended.names, states, appended.updates, intervals)
 
 
 def _check_step(before: State, after: State, diff: Diff, seqno: int, restated: RowSum) -> None:
@@ -115,7 +114,9 @@ def _check_step(before: State, after: State, diff: Diff, seqno: int, restated: R
     demand(all(after.since_frontier <= hold for hold in held), "since is past a hold", seqno=seqno)
 
 
-def _check_merge(before: State, after: State, merged: Merged, seqno: int, restated: RowSum) -> None:
+def _check_merge(
+    before: State, after: State, merged: BatchMerge, seqno: int, restated: RowSum
+) -> None:
     there, now = list(before.batches), list(after.batches)
     old = [b for b in there if b not in now]
     at = there.index(old[0])
@@ -150,7 +151,7 @@ def _check_kept(store: MemoryStore, watch: Watch, key: str, head: int) -> None:
         )
 
 
-def _check_parts(store: MemoryStore, state: State, appended: Appended) -> None:
+def _check_parts(store: MemoryStore, state: State, appended: AppendedUpdates) -> None:
     found: list[Update] = []
     for batch in state.batches:
         for part in batch.parts:

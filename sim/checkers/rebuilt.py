@@ -13,8 +13,8 @@ from sim.checkers.watch_slots import SlotWatch
 from sim.kernel.world import Copy
 from tidelog.core.clock import Clock
 from tidelog.errors import CorruptionError, UsageError
+from tidelog.store.keys import Within
 from tidelog.store.port import Store
-from tidelog.store.within import Within
 from tidelog.wal.admin.rebuild import rebuild_log
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.read.stream_selection import Selection

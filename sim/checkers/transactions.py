@@ -17,7 +17,7 @@ from tidelog.persist.transactions.language import TransactionLanguage
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class CommittedTransaction:
     """A transaction that was committed."""
 
     token: Token
@@ -26,11 +26,11 @@ class Decided:
     shards: tuple[str, ...]
 
 
-def decided_in(watch: Watch, name: str) -> list[Decided]:
+def decided_in(watch: Watch, name: str) -> list[CommittedTransaction]:
     """Return all transactions, in the order of their decisions."""
     language = TransactionLanguage()
     state = language.initial()
-    found: list[Decided] = []
+    found: list[CommittedTransaction] = []
     for record in watch.records(f"{TRANSACTIONS}{name}"):
         for data in record.diffs:
             diff = language.decode_diff(data)
@@ -38,7 +38,9 @@ def decided_in(watch: Watch, name: str) -> list[Decided]:
             demand(state.upper <= after.upper, "upper of transactions went back")
             if diff.token is not None:
                 found.append(
-                    Decided(diff.token, state.upper, after.upper, tuple(sorted(diff.writes)))
+                    CommittedTransaction(
+                        diff.token, state.upper, after.upper, tuple(sorted(diff.writes))
+                    )
                 )
             state = after
     return found
@@ -52,7 +54,7 @@ class History:
     told: list[tuple[float, Token]] = field(default_factory=list)
     reads: list[tuple[float, float, int]] = field(default_factory=list)
 
-    def check(self, decided: list[Decided]) -> None:
+    def check(self, decided: list[CommittedTransaction]) -> None:
         """Check that an order explains the answers.
 
         Raises:

@@ -13,15 +13,15 @@ import xxhash
 
 from tidelog.consensus import object_consensus as objects
 from tidelog.consensus.object_consensus import ConsensusEntry, ConsensusObject
-from tidelog.core.ids import Named, SeqNo
+from tidelog.core.ids import NamedKind, SeqNo
 from tidelog.machine.record import Record, decode_record
 from tidelog.persist.format.part import Part
-from tidelog.persist.states.language import ShardLanguage
+from tidelog.persist.states.state import ShardLanguage
 from tidelog.persist.transactions.language import TransactionLanguage
 from tidelog.store.memory import MemoryStore
 
 _BOX = "consensus/"
-TRANSACTIONS = Named.TRANSACTIONS.prefix
+TRANSACTIONS = NamedKind.TRANSACTIONS.prefix
 
 
 @dataclass(slots=True)

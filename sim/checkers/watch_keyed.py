@@ -12,14 +12,14 @@ from sim.checkers.demands import Violated
 from sim.checkers.keyed_truth import KeyedTruth
 from sim.checkers.watch import Watch
 from sim.checkers.watch_slots import SlotWatch
-from tidelog.core.ids import Named, SeqNo
+from tidelog.core.ids import NamedKind, SeqNo
 from tidelog.keyed.states.language import KeyedLanguage
 from tidelog.machine.record import decode_record
 from tidelog.store.memory import MemoryStore
 
 WALS = "keylog/"
 RUNS = "keyed/"
-_BOX = f"consensus/{Named.KEYED.prefix}"
+_BOX = f"consensus/{NamedKind.KEYED.prefix}"
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class KeyedWatch:
             raise Violated("; ".join(found[:3]))
 
     def _follow(self, name: str) -> None:
-        box, language = f"{Named.KEYED.prefix}{name}", KeyedLanguage(name)
+        box, language = f"{NamedKind.KEYED.prefix}{name}", KeyedLanguage(name)
         entries = self.boxes.entries[box]
         for entry in entries[self._followed.get(name, 0) :]:
             record = decode_record(entry.data, key=box, seqno=SeqNo(entry.seqno))

@@ -13,11 +13,16 @@ from dataclasses import dataclass, field
 from sim.checkers.watch_slots import SlotWatch
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.manifest import MANIFEST, Manifest, decode_manifest, problems_of_manifest
+from tidelog.wal.format.manifest import (
+    MANIFEST,
+    Manifest,
+    chain_of,
+    decode_manifest,
+    problems_of_manifest,
+)
 from tidelog.wal.format.pin import Pin, decode_pin, pin_name
 from tidelog.wal.format.slot_object import decode_data
 from tidelog.wal.format.snapshot import Pointer, decode_snapshot, problems_of_snapshot
-from tidelog.wal.slot_protocol.chain import chain_of
 
 LOGS = "log/"
 

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sim.checkers.demands import demand
-from tidelog.wal.format.epoch import EPOCHS, Epoch, place_of
-from tidelog.wal.format.link import DataLink, FenceLink, Link
+from tidelog.wal.format.link import EPOCHS, DataLink, Epoch, FenceLink, Link
 from tidelog.wal.format.manifest import MANIFEST, decode_manifest
+from tidelog.wal.format.paths import place_of
 from tidelog.wal.format.slot_object import decode_data, decode_link
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class WatchedEpoch:
     """An epoch of the log, with its opener; ``fence`` is the slot that opened it."""
 
     epoch: str
@@ -27,7 +27,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedSlot:
     """The data of a committed slot: the positions ``[start, limit)``."""
 
     start: int
@@ -45,8 +45,8 @@ class SlotWatch:
 
     folder: str = ""
     violations: list[str] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
-    committed: list[Committed] = field(default_factory=list)
+    turns: list[WatchedEpoch] = field(default_factory=list)
+    committed: list[CommittedSlot] = field(default_factory=list)
     holding: set[str] = field(default_factory=set)
     is_sealed: bool = False
     first: int = 1
@@ -152,7 +152,7 @@ class SlotWatch:
         self.slot = manifest.next_seq_no  # type: ignore[attr-defined]
         self.first = self.position = manifest.next  # type: ignore[attr-defined]
         # The first epoch has no opener, so the first opener deposes no writer.
-        self.turns.append(Turn(last.name, "", self.slot))
+        self.turns.append(WatchedEpoch(last.name, "", self.slot))
 
     def _go_on(self) -> None:
         while not self.is_sealed and self.is_begun:
@@ -160,7 +160,7 @@ class SlotWatch:
             if isinstance(link, DataLink):
                 self._commit(link, data)
             elif isinstance(link, FenceLink) and link.next is not None:
-                self.turns.append(Turn(link.next.name, link.next.opener, self.slot))
+                self.turns.append(WatchedEpoch(link.next.name, link.next.opener, self.slot))
             elif isinstance(link, FenceLink):
                 self.is_sealed = True
             else:
@@ -169,7 +169,7 @@ class SlotWatch:
     def _commit(self, link: DataLink, data: bytes) -> None:
         if link.start != self.position:
             self.violations.append(f"slot {self.slot} begins at {link.start}, not {self.position}")
-        self.committed.append(Committed(link.start, link.limit, data))
+        self.committed.append(CommittedSlot(link.start, link.limit, data))
         self.slot, self.position = self.slot + 1, link.limit
 
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, Final, TypeVar
 
 from sim.checkers.demands import demand
-from sim.checkers.invariants import Observed, check_all
+from sim.checkers.invariants import ObservedShard, check_all
 from sim.checkers.watch import Watch
 from sim.crash.points import VICTIM, Marks
 from sim.kernel.faults import Script
@@ -69,7 +69,7 @@ def told(
     seed: int,
     limits: Limits,
     play: Callable[[World], Coroutine[Any, Any, None]],
-    check: Callable[[dict[str, Observed]], None],
+    check: Callable[[dict[str, ObservedShard]], None],
     *,
     attempts: int = 20,
 ) -> int:
@@ -115,7 +115,7 @@ class MarkedStory:
     async def _live(self, client: Client) -> None:
         raise NotImplementedError
 
-    def _check(self, shards: dict[str, Observed]) -> None:
+    def _check(self, shards: dict[str, ObservedShard]) -> None:
         raise NotImplementedError
 
 
@@ -192,7 +192,7 @@ class ShardStory:
                 break
         return found
 
-    def _check(self, shards: dict[str, Observed]) -> None:
+    def _check(self, shards: dict[str, ObservedShard]) -> None:
         everything = [*self.FIRST, *self.SECOND, *self.SHARED]
         demand_same(shards["s"].updates, everything, "the shard holds something else")
         demand(shards["s"].upper == 9, "upper is elsewhere", upper=shards["s"].upper)
@@ -241,7 +241,7 @@ class IngestStory:
                 return
         raise AssertionError("there is no end to it")
 
-    def _check(self, shards: dict[str, Observed], given: Input) -> None:
+    def _check(self, shards: dict[str, ObservedShard], given: Input) -> None:
         outputs = [shards[name] for name in self.source.shards]
         bindings = bindings_of(shards["remap"])
         demand(len(bindings) > 1, "there was only one tick")
@@ -297,7 +297,7 @@ class CatalogStory:
         kinds = (catalog.sources, catalog.collections, catalog.renditions)
         demand(len({bool(kind) for kind in kinds}) == 1, "something was half done", catalog=catalog)
 
-    def _check(self, shards: dict[str, Observed]) -> None:
+    def _check(self, shards: dict[str, ObservedShard]) -> None:
         demand(set(shards) == {"catalog"}, "there are other shards")
 
 

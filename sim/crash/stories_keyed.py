@@ -20,10 +20,10 @@ from sim.kernel.loop import run
 from sim.kernel.small import Limits
 from sim.kernel.small_keyed import KeyedLimits, keyed_limited
 from sim.kernel.world import Client, World
-from sim.workloads.keyed import LOG, Keyed, keyed_of
+from sim.workloads.keyed import LOG, KeyedRun, keyed_of
 from sim.workloads.keyed_maintenance import read_checkpoint, retire
 from sim.workloads.keyed_play import finish
-from sim.workloads.keyed_writing import Writing
+from sim.workloads.keyed_writing import WriteHandle
 from sim.workloads.scenario import persist
 from tidelog.errors import NameTaken, NoSuchCheckpoint, NoSuchLog
 from tidelog.keyed.log import KeyedLog
@@ -55,7 +55,7 @@ class KeyedStory:
             run(lambda: self._play(scenario), seed)
         return len(scenario.world.clients[VICTIM].store.records)
 
-    async def _play(self, scenario: Keyed) -> None:
+    async def _play(self, scenario: KeyedRun) -> None:
         world = scenario.world
         maker, victim = world.client("maker"), world.client(VICTIM)
         await _made(scenario, maker)
@@ -67,7 +67,7 @@ class KeyedStory:
         await finish(scenario)
         self._check(scenario)
 
-    async def _live(self, scenario: Keyed, client: Client) -> None:
+    async def _live(self, scenario: KeyedRun, client: Client) -> None:
         mark, truth = partial(self.marks.begin, client=client), scenario.truth(LOG)
         mark("append")
         log = await _written(scenario, client, 3)
@@ -78,7 +78,7 @@ class KeyedStory:
         mark("append")
         log = await _written(scenario, client, 2)
         mark("merge")
-        await persist(client, lambda: log.compact(everything=True))
+        await persist(client, lambda: log.compact(full=True))
         mark("retirement")
         await persist(client, lambda: retire(truth, log, Retention(segments=1)))
         demand(truth.retired > 1, "nothing was retired")
@@ -87,14 +87,14 @@ class KeyedStory:
             await persist(client, lambda: log.collect(after_us=0))
 
     @staticmethod
-    async def _beside(scenario: Keyed, client: Client) -> None:
+    async def _beside(scenario: KeyedRun, client: Client) -> None:
         log = await persist(client, lambda: scenario.open(client, LOG, maintenance=False))
         for _ in range(3):
             await client.clock.sleep(60_000)
             await persist(client, log.compact)
             await persist(client, lambda: log.collect(after_us=0))
 
-    def _check(self, scenario: Keyed) -> None:
+    def _check(self, scenario: KeyedRun) -> None:
         demand(scenario.truth(LOG).runs_made > 1, "no runs were made")
 
 
@@ -104,7 +104,7 @@ class KeyedForkStory(KeyedStory):
 
     name: str = "keyed fork"
 
-    async def _live(self, scenario: Keyed, client: Client) -> None:
+    async def _live(self, scenario: KeyedRun, client: Client) -> None:
         mark, truth = partial(self.marks.begin, client=client), scenario.truth(LOG)
         log = await _written(scenario, client, 2)
         mark("checkpoint")
@@ -118,7 +118,7 @@ class KeyedForkStory(KeyedStory):
             await persist(client, lambda: scenario.logs(client).fork(LOG, FORK))
         with scenario.trouble(FORK):
             fork = await _written(scenario, client, 1, FORK)
-            await persist(client, lambda: fork.compact(everything=True))
+            await persist(client, lambda: fork.compact(full=True))
             await persist(client, lambda: fork.collect(after_us=0))
         mark("drop")
         scenario.dropping.add(FORK)
@@ -128,13 +128,13 @@ class KeyedForkStory(KeyedStory):
             await persist(client, lambda: log.drop_checkpoint("c"))
         await persist(client, lambda: log.collect(after_us=0))
 
-    def _check(self, scenario: Keyed) -> None:
+    def _check(self, scenario: KeyedRun) -> None:
         held = scenario.truth(LOG).checkpoints
         demand(not held, "something is held for a fork that was dropped", held=sorted(held))
         demand(scenario.truth(FORK).is_dropped, "the fork is still there")
 
 
-async def _made(scenario: Keyed, client: Client) -> None:
+async def _made(scenario: KeyedRun, client: Client) -> None:
     async def make() -> None:
         with suppress(NameTaken):
             await scenario.logs(client).create(LOG)
@@ -142,11 +142,11 @@ async def _made(scenario: Keyed, client: Client) -> None:
     await persist(client, make)
 
 
-async def _written(scenario: Keyed, client: Client, appends: int, name: str = LOG) -> KeyedLog:
+async def _written(scenario: KeyedRun, client: Client, appends: int, name: str = LOG) -> KeyedLog:
     """Append until the log acknowledges it; return a handle that writes nothing."""
     for _ in range(TRIES):
         log = await persist(client, lambda: scenario.open(client, name, maintenance=False))
-        writing = Writing(scenario, client, log, scenario.truth(name))
+        writing = WriteHandle(scenario, client, log, scenario.truth(name))
         for _ in range(appends):
             await writing.append()
         await writing.flush()

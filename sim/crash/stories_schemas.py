@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from sim.checkers.demands import demand
-from sim.checkers.invariants import Observed
+from sim.checkers.invariants import ObservedShard
 from sim.crash.points import VICTIM
 from sim.crash.stories import MarkedStory, persist
 from sim.kernel.world import Client
@@ -59,7 +59,7 @@ class EvolveStory(MarkedStory):
         wanted = {("a", 0.5, None): 1, ("a", 0.5, 7): 2}
         demand(found == wanted, "a snapshot is wrong", saw=found)
 
-    def _check(self, shards: dict[str, Observed]) -> None:
+    def _check(self, shards: dict[str, ObservedShard]) -> None:
         found = shards["s"]
         demand(found.names == ["k", "v", "x", "y"], "columns are others", names=found.names)
         rows = [("a", 1, 0.5, None), ("a", 1, 0.5, 7), ("a", None, 0.5, 7)]

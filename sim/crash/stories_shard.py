@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from sim.checkers.demands import demand
-from sim.checkers.invariants import Observed
+from sim.checkers.invariants import ObservedShard
 from sim.crash.stories import MarkedStory, persist
 from sim.kernel.world import Client, World
 from sim.workloads.ingest import demand_same
@@ -119,7 +119,7 @@ class MaintenanceStory(MarkedStory):
                 continue
             await client.clock.sleep(15_000)
 
-    def _check(self, shards: dict[str, Observed]) -> None:
+    def _check(self, shards: dict[str, ObservedShard]) -> None:
         found = shards["s"]
         everything = [update for step in UPDATES for update in step]
         demand_same(found.updates, everything, "the shard held something else")
@@ -164,7 +164,7 @@ class ExpiryStory(MarkedStory):
         everything = [update for step in UPDATES for update in step]
         demand(found == accumulated(everything, END - 1), "a snapshot is wrong", saw=found)
 
-    def _check(self, shards: dict[str, Observed]) -> None:
+    def _check(self, shards: dict[str, ObservedShard]) -> None:
         found = shards["s"]
         everything = [update for step in UPDATES for update in step]
         demand_same(found.updates, everything, "the shard held something else")

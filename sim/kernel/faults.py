@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final, Protocol
 
-from sim.kernel.rates import CALM, Rates, Worse
+from sim.kernel.rates import CALM, RarerRates, Rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Request:
         return self.op in ("put", "delete")
 
 
-class Told(enum.Enum):
+class ReportedError(enum.Enum):
     """The error that a caller gets if it does not get the outcome."""
 
     FAILED = "the network failed"
@@ -61,7 +61,7 @@ class Fault:
     told: bool = True
     late_us: int | None = None
     dies: bool = False
-    error: Told = Told.FAILED
+    error: ReportedError = ReportedError.FAILED
     share: float = 1.0
     stops_us: int = 0
 
@@ -70,7 +70,7 @@ class Fault:
         """Return the name under which the run counts this fault; empty without a fault."""
         if self.dies:
             return "died_late" if self.late_us is not None else "died"
-        if self.error is not Told.FAILED:
+        if self.error is not ReportedError.FAILED:
             return self.error.name.lower()
         if self.share < 1.0:
             return "cut"
@@ -131,7 +131,7 @@ class Spell:
 
 @dataclass(slots=True)
 class Dice:
-    """Faults drawn with `Rates`, and rarer ones with `Worse`. No fault strikes while ``calm``.
+    """Faults drawn with `Rates`, and rarer ones with `RarerRates`. No fault strikes while ``calm``.
 
     Rarer faults have random numbers of their own, so a run without them stays the same.
     """
@@ -141,7 +141,7 @@ class Dice:
     mortal: frozenset[str] = frozenset()
     calm: bool = False
     deaths_count: int = 0
-    worse: Worse = CALM
+    worse: RarerRates = CALM
     worse_random: Random = field(default_factory=lambda: Random(0))
     spells: list[Spell] = field(default_factory=list)
     stops_count: int = 0
@@ -213,18 +213,18 @@ class Dice:
             return Fault(stops_us=1 + dice.randrange(worse.stop_us))
         toss = dice.random()
         if request.op == "put" and toss < worse.busy:
-            fault = Fault(happened=dice.random() < 0.5, told=False, error=Told.BUSY)
+            fault = Fault(happened=dice.random() < 0.5, told=False, error=ReportedError.BUSY)
             return self._begin(request, fault, client=None, key=request.key)
         if request.op == "get" and toss < worse.short:
             told = dice.random() < 0.5
-            return Fault(told=told, error=Told.SHORT, share=dice.random())
+            return Fault(told=told, error=ReportedError.SHORT, share=dice.random())
         if request.op == "delete" and request.size > 1 and toss < worse.cut:
             return Fault(told=False, share=dice.random())
         if worse.gone and request.op == "put" and dice.random() < worse.gone:
-            fault = Fault(happened=dice.random() < 0.5, told=False, error=Told.GONE)
+            fault = Fault(happened=dice.random() < 0.5, told=False, error=ReportedError.GONE)
             return self._begin(request, fault, client=request.client, key=None)
         if worse.denied and dice.random() < worse.denied:
-            fault = Fault(happened=False, error=Told.DENIED)
+            fault = Fault(happened=False, error=ReportedError.DENIED)
             key = request.key if dice.random() < 0.5 else None
             return self._begin(request, fault, client=request.client, key=key)
         return WELL
@@ -236,7 +236,9 @@ class Dice:
         dice = self.worse_random
         if dice.random() < self.worse.spells:
             everything = frozenset({"get", "refresh", "put", "delete", "list"})
-            alone = fault.error is Told.BUSY or (fault.error is Told.DENIED and dice.random() < 0.5)
+            alone = fault.error is ReportedError.BUSY or (
+                fault.error is ReportedError.DENIED and dice.random() < 0.5
+            )
             ops = frozenset({request.op}) if alone else everything
             until_us = request.at_us + 1 + dice.randrange(self.worse.spell_us)
             # During a spell of 409, the requests of other writers land, so these do not. In a spell

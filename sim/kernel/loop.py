@@ -17,6 +17,7 @@ import sys
 from asyncio import events
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from typing import Any, Final, TypeVar, TypeVarTuple
+from unittest.mock import patch
 
 from sim.kernel.remembered import reading_once
 
@@ -294,7 +295,8 @@ def run(
     was_collecting = gc.isenabled()
     gc.disable()
     try:
-        with reading_once():
+        # Each batch is encoded in a simulated thread, so answers may come during the encoding.
+        with patch("tidelog.wal.slot_protocol.writer.INLINE_BYTES", 0), reading_once():
             result = loop.run_until_complete(main())
             loop.drain()
             return result

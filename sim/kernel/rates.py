@@ -32,7 +32,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worse:
+class RarerRates:
     """The rates of rarer faults, among the requests that they can strike.
 
     ``busy``: a put gets a 409. ``short``: a get returns a prefix, with or without an error.
@@ -63,20 +63,20 @@ class Worse:
     jumps_within_us: int = MINUTE_US
 
 
-CALM: Final = Worse()
+CALM: Final = RarerRates()
 
 # The kinds of days: a failure under a single added fault is easier to understand.
-DAYS: Final[dict[str, Worse]] = {
+DAYS: Final[dict[str, RarerRates]] = {
     "as before": CALM,
-    "busy": Worse(busy=0.1, spells=0.1),
-    "short": Worse(short=0.1),
-    "denied": Worse(denied=0.03, spells=0.3),
-    "gone": Worse(gone=0.1, spells=1.0),
-    "cut": Worse(cut=0.5, dies_late=0.5),
-    "stops": Worse(stops=0.02, stops_max=3, dies_late=0.5),
-    "cancels": Worse(cancels=0.3),
-    "jumps": Worse(jump_us=60 * MINUTE_US, jumps_within_us=2_000_000),
-    "all": Worse(
+    "busy": RarerRates(busy=0.1, spells=0.1),
+    "short": RarerRates(short=0.1),
+    "denied": RarerRates(denied=0.03, spells=0.3),
+    "gone": RarerRates(gone=0.1, spells=1.0),
+    "cut": RarerRates(cut=0.5, dies_late=0.5),
+    "stops": RarerRates(stops=0.02, stops_max=3, dies_late=0.5),
+    "cancels": RarerRates(cancels=0.3),
+    "jumps": RarerRates(jump_us=60 * MINUTE_US, jumps_within_us=2_000_000),
+    "all": RarerRates(
         busy=0.02,
         short=0.02,
         denied=0.01,
@@ -120,7 +120,7 @@ def seeds_of(day: str, count: int, *, first: int = 0) -> list[int]:
     return list(itertools.islice(found, count))
 
 
-def worse_of(seed: int) -> Worse:
+def worse_of(seed: int) -> RarerRates:
     """Return the rarer faults of a seed's day; pauses and spells are short or last a minute."""
     worse = DAYS[day_of(seed)]
     if worse is CALM:

@@ -14,7 +14,7 @@ from tidelog.keyed import log
 from tidelog.keyed.maintenance import compactor, merge, plan
 from tidelog.keyed.read import scanning
 from tidelog.keyed.read.feed import KeyedFeed
-from tidelog.keyed.read.tail import LooseTail
+from tidelog.keyed.read.state_handle import LooseTail
 from tidelog.keyed.write import arrow
 from tidelog.machine.machine import Machine
 from tidelog.wal.format.manifest_update import Rollover

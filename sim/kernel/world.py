@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from sim.kernel.clock import SimClock
-from sim.kernel.faults import Fault, Request, Schedule, Told
+from sim.kernel.faults import Fault, ReportedError, Request, Schedule
 from sim.kernel.loop import Crashed, SimLoop, owned_by
 from tidelog.consensus.store import StoreConsensus
 from tidelog.errors import (
@@ -32,7 +32,7 @@ from tidelog.errors import (
 )
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Object
-from tidelog.testing.recorded import Recorded
+from tidelog.testing.recorded import RecordedStore
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Watcher(Protocol):
     def on_delete(self, keys: Sequence[str]) -> None: ...
 
 
-class Late(Protocol):
+class LateChange(Protocol):
     """A change that is under way."""
 
     @property
@@ -64,7 +64,7 @@ class Copy:
     """The stored objects at one moment, and the changes that were under way."""
 
     store: MemoryStore
-    late: Sequence[Late]
+    late: Sequence[LateChange]
 
     async def land_all(self, watcher: Watcher, *, but: str) -> None:
         """Apply the changes under way to the copy, except those of the key ``but``."""
@@ -88,7 +88,7 @@ class World:
     clients: dict[str, Client] = field(default_factory=dict)
     requests_count: int = 0
     struck: Counter[str] = field(default_factory=Counter)
-    _under_way: dict[Late, float] = field(default_factory=dict)
+    _under_way: dict[LateChange, float] = field(default_factory=dict)
     _trace: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
 
     def client(self, name: str, *, skew_us: int = 0) -> Client:
@@ -107,11 +107,11 @@ class World:
         """Put facts into the trace."""
         self._trace.update(repr(facts).encode())
 
-    def sent(self, put: Late, moment: float) -> None:
+    def sent(self, put: LateChange, moment: float) -> None:
         """Record a change under way, and the moment at which it reaches the store."""
         self._under_way[put] = moment
 
-    def arrived(self, put: Late) -> None:
+    def arrived(self, put: LateChange) -> None:
         """Record that a change has arrived."""
         self._under_way.pop(put, None)
 
@@ -144,7 +144,7 @@ class Client:
             jumps=world.schedule.jumps_of(name),
             on_jump=self._on_jump,
         )
-        self.store = Recorded(WayToStore(self))
+        self.store = RecordedStore(WayToStore(self))
         self.consensus = StoreConsensus(store=self.store, clock=self.clock, attempts=world.attempts)
 
     def kill(self) -> None:
@@ -304,7 +304,7 @@ class WayToStore:
             return journey.answer()
         if client.is_dead:
             raise Crashed(client.name)
-        if fault.error is Told.SHORT:
+        if fault.error is ReportedError.SHORT:
             journey.answer()  # A get of a missing object raises; it cannot be cut short.
         raise failure_of(request, fault)
 
@@ -384,12 +384,12 @@ def failure_of(request: Request, fault: Fault) -> TidelogError:
         "op": request.op,
         "key": request.key,
     }
-    if fault.error is Told.BUSY:
+    if fault.error is ReportedError.BUSY:
         # Stores answer so whatever the outcome of an earlier attempt of the same put.
         return ContentionError("the store is busy with other conditional writes", **facts)
-    if fault.error is Told.DENIED:
+    if fault.error is ReportedError.DENIED:
         return StoreRefused("the store denies this", **facts)
-    if fault.error is Told.SHORT:
+    if fault.error is ReportedError.SHORT:
         return CorruptionError("the store gave other bytes than it announced", **facts)
     in_doubt = request.changes and not fault.told
     outcome = Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from sim.models.explore import STATES_MAX, Explored, explore
+from sim.models.explore import STATES_MAX, Exploration, explore
 
 BROKEN: Final = {
     "unread": "the collector does not read cursors and pins again once its plan is written",
@@ -105,7 +105,7 @@ class Scope:
         return frozenset(range(position, limit))
 
 
-def model(scope: Scope, *, states_max: int = STATES_MAX) -> Explored[State]:
+def model(scope: Scope, *, states_max: int = STATES_MAX) -> Exploration[State]:
     """Visit every run of a scope."""
     return explore(
         scope.initial(),

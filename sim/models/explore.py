@@ -16,7 +16,7 @@ STATES_MAX: Final = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Explored(Generic[S]):
+class Exploration(Generic[S]):
     """The result of a visit.
 
     ``states`` is the number of distinct states, ``steps`` of the steps between them. ``is_whole``:
@@ -42,9 +42,9 @@ def explore(
     successors: Callable[[S], Iterable[tuple[str, S]]],
     *,
     check: Callable[[S], str | None],
-    check_step: Callable[[S, S], str | None],
+    check_step: Callable[[S, S], str | None] = lambda _before, _after: None,
     states_max: int = STATES_MAX,
-) -> Explored[S]:
+) -> Exploration[S]:
     """Follow every step from ``initial``; check every state, and every step between two.
 
     A step to a known state is checked too: a record lost on this path may never have existed on the
@@ -60,15 +60,15 @@ def explore(
                 violation = check_step(before, after)
                 if violation is None and after not in came_from:
                     if len(came_from) == states_max:
-                        return Explored(len(came_from), steps, is_whole=False)
+                        return Exploration(len(came_from), steps, is_whole=False)
                     came_from[after] = (before, label)
                     following.append(after)
                     violation = check(after)
                 if violation is not None:
                     trail = (*_trail(came_from, before), (label, after))
-                    return Explored(len(came_from), steps, False, violation, trail)
+                    return Exploration(len(came_from), steps, False, violation, trail)
         level = following
-    return Explored(len(came_from), steps, is_whole=True)
+    return Exploration(len(came_from), steps, is_whole=True)
 
 
 def _trail(came_from: dict[S, tuple[S, str] | None], state: S) -> list[tuple[str, S]]:

@@ -9,24 +9,33 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Final
 
-from sim.models import box, collection, slot_commit, sweeping, vanishing
-from sim.models.explore import Explored
+from sim.models import collection, lazy_apply, object_consensus, slot_commit, sweeping, vanishing
+from sim.models.explore import Exploration
 from sim.models.slot_world import Scope as SlotScope
 
-Scope = SlotScope | collection.Scope | vanishing.Scope | sweeping.Scope | box.Scope
+Scope = (
+    SlotScope
+    | collection.Scope
+    | vanishing.Scope
+    | sweeping.Scope
+    | lazy_apply.Scope
+    | object_consensus.Scope
+)
 SCOPES: Final[dict[str, Scope]] = {
     "slot": SlotScope(),
     "collection": collection.Scope(),
     "vanishing": vanishing.Scope(),
     "sweeping": sweeping.Scope(),
-    "box": box.Scope(),
+    "lazy_apply": lazy_apply.Scope(),
+    "object_consensus": object_consensus.Scope(),
 }
 RULES: Final = {
     "slot": slot_commit.BROKEN,
     "collection": collection.BROKEN,
     "vanishing": vanishing.BROKEN,
     "sweeping": sweeping.BROKEN,
-    "box": box.BROKEN,
+    "lazy_apply": lazy_apply.BROKEN,
+    "object_consensus": object_consensus.BROKEN,
 }
 
 HOLDING: Final[tuple[Scope, ...]] = (
@@ -53,9 +62,12 @@ HOLDING: Final[tuple[Scope, ...]] = (
     sweeping.Scope(writers=1, tries=3, sweepers=2),
     sweeping.Scope(writers=2, registered=True),
     sweeping.Scope(writers=1, sweepers=2, registered=True),
-    box.Scope(clients=3),
-    box.Scope(clients=2, records=2),
-    box.Scope(clients=2, records=2, tries=1, cuts=1),
+    lazy_apply.Scope(tries=2, reader=True),
+    lazy_apply.Scope(tries=2, reads_first=True, lost=True),
+    lazy_apply.Scope(reader=True, merger=True, sweeper=True, reads_first=True),
+    object_consensus.Scope(clients=3),
+    object_consensus.Scope(clients=2, records=2),
+    object_consensus.Scope(clients=2, records=2, tries=1, cuts=1),
 )
 
 CANARIES: Final[tuple[Scope, ...]] = (
@@ -100,13 +112,23 @@ CANARIES: Final[tuple[Scope, ...]] = (
         sweeping.Scope(writers=1, sweepers=2, registered=True, broken=rule)
         for rule in ("unchecked", "narrow", "unfenced", "unapplied", "reversed", "blindly")
     ),
-    *(box.Scope(broken=rule) for rule in ("careless", "rash", "trustful", "renamed")),
-    *(box.Scope(records=2, broken=rule) for rule in ("shallow", "late")),
-    *(box.Scope(records=2, tries=1, cuts=1, broken=rule) for rule in ("guesses", "swift")),
+    *(lazy_apply.Scope(reader=True, tries=2, broken=rule) for rule in ("backwards", "partial")),
+    lazy_apply.Scope(reader=True, merger=True, broken="by_name"),
+    lazy_apply.Scope(sweeper=True, broken="repeats"),
+    lazy_apply.Scope(broken="drops"),
+    lazy_apply.Scope(lost=True, broken="forgetful"),
+    lazy_apply.Scope(reads_first=True, broken="unread"),
+    *(lazy_apply.Scope(sweeper=True, epochs=3, broken=rule) for rule in ("unfenced", "unapplied")),
+    *(object_consensus.Scope(broken=rule) for rule in ("careless", "rash", "trustful", "renamed")),
+    *(object_consensus.Scope(records=2, broken=rule) for rule in ("shallow", "late")),
+    *(
+        object_consensus.Scope(records=2, tries=1, cuts=1, broken=rule)
+        for rule in ("guesses", "swift")
+    ),
 )
 
 
-def visit(scope: Scope, *, states_max: int) -> Explored[Any]:
+def visit(scope: Scope, *, states_max: int) -> Exploration[Any]:
     """Visit every run of a scope of any model."""
     match scope:
         case collection.Scope():
@@ -115,8 +137,10 @@ def visit(scope: Scope, *, states_max: int) -> Explored[Any]:
             return vanishing.model(scope, states_max=states_max)
         case sweeping.Scope():
             return sweeping.model(scope, states_max=states_max)
-        case box.Scope():
-            return box.model(scope, states_max=states_max)
+        case lazy_apply.Scope():
+            return lazy_apply.model(scope, states_max=states_max)
+        case object_consensus.Scope():
+            return object_consensus.model(scope, states_max=states_max)
         case _:
             return slot_commit.model(scope, states_max=states_max)
 

@@ -13,30 +13,30 @@ from sim.models.slot_world import (
     DATA,
     SEAL,
     Agent,
-    Idle,
+    IdleAgent,
     Manifest,
-    Reading,
+    ReadProgress,
     Scope,
     Slot,
     World,
-    Writing,
+    WritingAgent,
     sees,
 )
 
 
 def agent_steps(scope: Scope, world: World, me: int, agent: Agent) -> Iterator[Step]:
-    if isinstance(agent, Writing):
+    if isinstance(agent, WritingAgent):
         yield from _append(scope, world, me, agent)
         yield from _hear(scope, world, me, agent)
         yield from _close(scope, world, me, agent)
         is_in_doubt = agent.over is None and agent.issued > agent.acknowledged.stop
         if scope.resolving and is_in_doubt and agent.before is None:
-            yield f"{me} opens again", with_agent(world, me, Idle(agent))
+            yield f"{me} opens again", with_agent(world, me, IdleAgent(agent))
     else:
         yield from opener_steps(scope, world, me, agent)
 
 
-def _append(scope: Scope, world: World, me: int, writer: Writing) -> Iterator[Step]:
+def _append(scope: Scope, world: World, me: int, writer: WritingAgent) -> Iterator[Step]:
     slot = writer.issued
     in_flight = slot - writer.acknowledged.stop
     is_left = slot < writer.base + scope.records and in_flight < scope.alpha
@@ -46,7 +46,7 @@ def _append(scope: Scope, world: World, me: int, writer: Writing) -> Iterator[St
         yield f"{me} puts slot {slot}", with_agent(world, me, now)._replace(puts=puts)
 
 
-def _hear(scope: Scope, world: World, me: int, writer: Writing) -> Iterator[Step]:
+def _hear(scope: Scope, world: World, me: int, writer: WritingAgent) -> Iterator[Step]:
     """Receive an answer. Data is the writer's own; a fence may land at a collected place.
 
     The look at the manifest is part of the same step. If the fence is a stray, the manifest passed
@@ -67,7 +67,7 @@ def _hear(scope: Scope, world: World, me: int, writer: Writing) -> Iterator[Step
             yield f"{me} hears of slot {slot}, {holds=}", with_agent(world, me, now)
 
 
-def _close(scope: Scope, world: World, me: int, writer: Writing) -> Iterator[Step]:
+def _close(scope: Scope, world: World, me: int, writer: WritingAgent) -> Iterator[Step]:
     """Claim in the manifest that the epoch holds nothing at or past the tail.
 
     The claim is true if the writer's puts are all answered and rolled up, and it stops. A lying
@@ -114,7 +114,7 @@ def reader_steps(scope: Scope, world: World) -> Iterator[Step]:
         yield f"reader has {now.records}", world._replace(reader=now)
 
 
-def _read_on(scope: Scope, reader: Reading, holds: int | None) -> Reading:
+def _read_on(scope: Scope, reader: ReadProgress, holds: int | None) -> ReadProgress:
     if holds == DATA:
         return replace(reader, slot=reader.slot + 1, records=(*reader.records, reader.epoch))
     if holds is not None and holds != SEAL:
@@ -123,8 +123,8 @@ def _read_on(scope: Scope, reader: Reading, holds: int | None) -> Reading:
     return replace(reader, missed=True, ended=believes)
 
 
-def _reading(manifest: Manifest, must: frozenset[tuple[int, int]]) -> Reading:
-    return Reading(manifest.epoch, manifest.tail, manifest.log(), must)
+def _reading(manifest: Manifest, must: frozenset[tuple[int, int]]) -> ReadProgress:
+    return ReadProgress(manifest.epoch, manifest.tail, manifest.log(), must)
 
 
 def _acknowledged(world: World) -> frozenset[tuple[int, int]]:
@@ -132,9 +132,9 @@ def _acknowledged(world: World) -> frozenset[tuple[int, int]]:
     return frozenset((each.epoch, slot) for each in written for slot in each.acknowledged)
 
 
-def writings(agent: Agent) -> Iterator[Writing]:
+def writings(agent: Agent) -> Iterator[WritingAgent]:
     """Yield an agent's present writing, then its writing in the epochs it held earlier."""
-    writing = agent if isinstance(agent, Writing) else agent.held
+    writing = agent if isinstance(agent, WritingAgent) else agent.held
     while writing is not None:
         yield writing
         writing = writing.before

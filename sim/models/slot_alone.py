@@ -14,16 +14,26 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Final
 
-from sim.models.slot_bursts import Bursting
+from sim.models.slot_bursts import BurstOpener
 from sim.models.slot_opener import opener_steps
-from sim.models.slot_world import Agent, Gone, Scope, Slot, Slots, World, Writing, by_place, is_dead
+from sim.models.slot_world import (
+    Agent,
+    FinishedAgent,
+    Scope,
+    Slot,
+    Slots,
+    World,
+    WritingAgent,
+    by_place,
+    is_dead,
+)
 
 NEVER: Final = 1_000_000
 EPOCHS_MAX: Final = 1_000  # An opener alone never begins so many, and so never gives up.
 
 
 @dataclass(slots=True)
-class Alone:
+class LoneOpeners:
     """Counts the steps of openers that run alone, and caches the counts."""
 
     scope: Scope
@@ -35,7 +45,9 @@ class Alone:
         return max((self._longest_of(world, me) for me in running), default=0)
 
     def _longest_of(self, world: World, me: int) -> int:
-        others = (Gone() if each != me else agent for each, agent in enumerate(world.agents))
+        others = (
+            FinishedAgent() if each != me else agent for each, agent in enumerate(world.agents)
+        )
         still = world._replace(agents=tuple(others), reader=None, roll=None)
         return max(self._steps_of(each, me) for each in (still, *_landed(still, still.puts)))
 
@@ -55,13 +67,13 @@ class Alone:
 
 
 def _has_ended(agent: Agent) -> bool:
-    return isinstance(agent, Writing | Gone)
+    return isinstance(agent, WritingAgent | FinishedAgent)
 
 
 def _sent(scope: Scope, world: World, me: int) -> Slots:
     """Return the fences that an opener waits for."""
     agent = world.agents[me]
-    if not isinstance(agent, Bursting):
+    if not isinstance(agent, BurstOpener):
         return frozenset()
     mine = scope.opens(me, agent.epoch)
     return world.puts.intersection(Slot(agent.epoch, slot, mine) for slot in agent.waiting)

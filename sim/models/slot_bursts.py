@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from sim.models.slot_world import Slots, Writing
+    from sim.models.slot_world import Slots, WritingAgent
 
 LOSSES: Final = 1  # Lost answers of one opener; each may cost another round.
 STRIDES_MAX: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Bursting:
+class BurstOpener:
     """An opener that sent fences into an epoch, and waits for the answers of ``waiting``.
 
     ``base``: the first slot of the round. ``stride``: the distance of its signs. ``ours``: slots
@@ -35,19 +35,19 @@ class Bursting:
     ours: frozenset[int]
     taken: frozenset[int]
     known: Slots
-    held: Writing | None
+    held: WritingAgent | None
     losses: int
 
 
 def begin(
-    epoch: int, first: int, *, alpha: int, signs: int, known: Slots, held: Writing | None
-) -> Bursting:
+    epoch: int, first: int, *, alpha: int, signs: int, known: Slots, held: WritingAgent | None
+) -> BurstOpener:
     nothing: frozenset[int] = frozenset()
-    empty = Bursting(epoch, first, alpha, nothing, nothing, nothing, known, held, LOSSES)
+    empty = BurstOpener(epoch, first, alpha, nothing, nothing, nothing, known, held, LOSSES)
     return replace(empty, waiting=_round(empty, alpha=alpha, signs=signs))
 
 
-def hear(burst: Bursting, answers: Mapping[int, bool]) -> Bursting:
+def hear(burst: BurstOpener, answers: Mapping[int, bool]) -> BurstOpener:
     """Record for each slot whether the opener's own fence was created there."""
     ours = frozenset(slot for slot, is_ours in answers.items() if is_ours)
     return replace(
@@ -58,13 +58,13 @@ def hear(burst: Bursting, answers: Mapping[int, bool]) -> Bursting:
     )
 
 
-def lose(burst: Bursting, slot: int) -> Bursting:
+def lose(burst: BurstOpener, slot: int) -> BurstOpener:
     """Record that the put of the opener's own slot was answered as taken."""
     ours, taken = burst.ours - {slot}, burst.taken | {slot}
     return replace(burst, ours=ours, taken=taken, losses=burst.losses - 1)
 
 
-def go_on(burst: Bursting, *, alpha: int, signs: int) -> Bursting:
+def go_on(burst: BurstOpener, *, alpha: int, signs: int) -> BurstOpener:
     """Return the next fences to send after all answers; ``waiting`` is empty if there are none."""
     if burst.ours:
         return replace(burst, waiting=_below_lowest(burst, alpha=alpha))
@@ -75,12 +75,12 @@ def go_on(burst: Bursting, *, alpha: int, signs: int) -> Bursting:
     return replace(following, waiting=_round(following, alpha=alpha, signs=signs))
 
 
-def _round(burst: Bursting, *, alpha: int, signs: int) -> frozenset[int]:
+def _round(burst: BurstOpener, *, alpha: int, signs: int) -> frozenset[int]:
     dense = range(burst.base, burst.base + alpha)
     return frozenset(dense).union(dense[-1] + burst.stride * each for each in range(1, signs + 1))
 
 
-def _below_lowest(burst: Bursting, *, alpha: int) -> frozenset[int]:
+def _below_lowest(burst: BurstOpener, *, alpha: int) -> frozenset[int]:
     """Return the slots below the opener's lowest fence that may be free.
 
     A taken sign proves that the writer has the answers of all but alpha slots below it.

@@ -24,13 +24,13 @@ from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Final
 
-from sim.models.explore import STATES_MAX, Explored, explore
+from sim.models.explore import STATES_MAX, Exploration, explore
 from sim.models.slot_agents import agent_steps, reader_steps, writings
-from sim.models.slot_alone import Alone
+from sim.models.slot_alone import LoneOpeners
 from sim.models.slot_world import (
     DATA,
     SEAL,
-    Gone,
+    FinishedAgent,
     Manifest,
     Roll,
     Scope,
@@ -67,9 +67,9 @@ BROKEN: Final = {
 }
 
 
-def model(scope: Scope, *, states_max: int = STATES_MAX) -> Explored[World]:
+def model(scope: Scope, *, states_max: int = STATES_MAX) -> Exploration[World]:
     """Visit every run of a scope."""
-    alone = Alone(scope)
+    alone = LoneOpeners(scope)
 
     def check_all(world: World) -> str | None:
         violation = check(world)
@@ -199,7 +199,7 @@ def check(world: World) -> str | None:
                 return "a record is there that was said not to be"
             if _deposed(chain, me, each.epoch):
                 return "a writer ended an epoch that came after another had ended its own"
-        is_refused = isinstance(agent, Gone) and agent.told_sealed
+        is_refused = isinstance(agent, FinishedAgent) and agent.told_sealed
         if is_refused and chain.epoch != SEAL:
             return "a log that was said to be sealed is not"
     return _check_read(world, log)

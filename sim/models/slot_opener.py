@@ -19,23 +19,23 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import compress, product
 
-from sim.models.slot_bursts import Bursting, begin, go_on, hear, lose
+from sim.models.slot_bursts import BurstOpener, begin, go_on, hear, lose
 from sim.models.slot_world import (
     DATA,
     SEAL,
     Agent,
-    Doubting,
-    Fencing,
-    Gone,
-    Idle,
-    Listing,
+    FencingAgent,
+    FinishedAgent,
+    IdleAgent,
+    ListingAgent,
     Manifest,
+    RecheckingAgent,
     Scope,
     Slot,
     Slots,
-    Walking,
+    WalkingAgent,
     World,
-    Writing,
+    WritingAgent,
     answers,
     by_place,
     has_passed,
@@ -51,66 +51,68 @@ Step = tuple[str, World]
 
 def opener_steps(scope: Scope, world: World, me: int, agent: Agent) -> Iterator[Step]:
     match agent:
-        case Idle(held):
+        case IdleAgent(held):
             yield _open(scope, world, me, held)
-        case Listing():
+        case ListingAgent():
             yield from _list(scope, world, me, agent)
-        case Bursting():
+        case BurstOpener():
             yield from _hear(scope, world, me, agent)
-        case Fencing():
+        case FencingAgent():
             yield _look(scope, world, me, agent)
-        case Walking():
+        case WalkingAgent():
             yield from _walk_on(scope, world, me, agent)
-        case Doubting():
+        case RecheckingAgent():
             yield _look_again(scope, world, me, agent)
 
 
-def _open(scope: Scope, world: World, me: int, held: Writing | None) -> Step:
+def _open(scope: Scope, world: World, me: int, held: WritingAgent | None) -> Step:
     manifest = world.manifest
     held = _looked_up(held, manifest)
     told = _told(me, manifest, held)
     if told is not None:
         return f"{me} reads what it came to", with_agent(world, me, told)
     if not _may_end(scope, me, manifest.epoch, held):
-        now = Walking(manifest.epoch, manifest.tail, held=held)
+        now = WalkingAgent(manifest.epoch, manifest.tail, held=held)
         return f"{me} reads the manifest, of another", with_agent(world, me, now)
-    walking = Walking(manifest.epoch, manifest.tail, held=held)
+    walking = WalkingAgent(manifest.epoch, manifest.tail, held=held)
     if scope.signs and manifest.is_closed:
         # No writer is active there: one fence suffices, or the walk finds the next start.
         return f"{me} reads of a clean close", _burst(scope, world, me, _one(walking))
     return f"{me} reads the manifest", _fence(scope, world, me, walking)
 
 
-def _told(me: int, manifest: Manifest, held: Writing | None) -> Agent | None:
+def _told(me: int, manifest: Manifest, held: WritingAgent | None) -> Agent | None:
     """Return an agent's state after a look, if other agents have rolled up its outcome."""
     epoch, base = manifest.epochs[-1]
     if epoch == SEAL:
-        return Gone(True, held)
+        return FinishedAgent(True, held)
     is_new = epoch != (0 if held is None else held.epoch)
-    return Writing(epoch, base, base, before=held) if owner_of(epoch) == me and is_new else None
+    return (
+        WritingAgent(epoch, base, base, before=held) if owner_of(epoch) == me and is_new else None
+    )
 
 
-def _fence(scope: Scope, world: World, me: int, walking: Walking) -> World:
+def _fence(scope: Scope, world: World, me: int, walking: WalkingAgent) -> World:
     """Send fences into the epoch, from the slot that the walk has reached."""
     epoch, slot, known, held = walking.epoch, walking.slot, walking.known, walking.held
     if number_of(epoch) == scope.epochs:
-        return with_agent(world, me, Gone(held=held))
+        return with_agent(world, me, FinishedAgent(held=held))
     if scope.signs:
-        return with_agent(world, me, Listing(epoch, slot, known, held))
+        return with_agent(world, me, ListingAgent(epoch, slot, known, held))
     is_blind = scope.broken == "noverify"
-    now = walking if is_blind else Fencing(epoch, known, held)
+    now = walking if is_blind else FencingAgent(epoch, known, held)
     places = range(slot, slot + scope.records + 1)
     return _send(scope, with_agent(world, me, now), me, epoch, places)
 
 
-def _one(walking: Walking) -> Bursting:
+def _one(walking: WalkingAgent) -> BurstOpener:
     one = begin(
         walking.epoch, walking.slot, alpha=1, signs=0, known=walking.known, held=walking.held
     )
     return replace(one, stride=0)
 
 
-def _list(scope: Scope, world: World, me: int, listing: Listing) -> Iterator[Step]:
+def _list(scope: Scope, world: World, me: int, listing: ListingAgent) -> Iterator[Step]:
     """Look at all slots at once; a dead slot may show anything."""
     slot, is_free = listing.slot, False
     while not is_free:
@@ -129,7 +131,7 @@ def _list(scope: Scope, world: World, me: int, listing: Listing) -> Iterator[Ste
         slot += 1
 
 
-def _burst(scope: Scope, world: World, me: int, burst: Bursting) -> World:
+def _burst(scope: Scope, world: World, me: int, burst: BurstOpener) -> World:
     return _send(scope, with_agent(world, me, burst), me, burst.epoch, burst.waiting)
 
 
@@ -139,7 +141,7 @@ def _send(scope: Scope, world: World, me: int, epoch: int, slots: Iterable[int])
     return world._replace(puts=puts)
 
 
-def _hear(scope: Scope, world: World, me: int, burst: Bursting) -> Iterator[Step]:
+def _hear(scope: Scope, world: World, me: int, burst: BurstOpener) -> Iterator[Step]:
     """Receive all answers in one step: an answer that was possible earlier stays possible.
 
     A live place that holds an object keeps it; a dead place may show anything it ever held.
@@ -156,7 +158,7 @@ def _hear(scope: Scope, world: World, me: int, burst: Bursting) -> Iterator[Step
             yield f"{me} hears not of slot {late}", _answered(scope, world, me, unheard)
 
 
-def _answered(scope: Scope, world: World, me: int, burst: Bursting) -> World:
+def _answered(scope: Scope, world: World, me: int, burst: BurstOpener) -> World:
     if burst.waiting:
         return with_agent(world, me, burst)
     following = burst
@@ -167,10 +169,10 @@ def _answered(scope: Scope, world: World, me: int, burst: Bursting) -> World:
     # A walk never reaches slots past the end of the epoch.
     mine = scope.opens(me, burst.epoch)
     ours = world.slots.intersection(Slot(burst.epoch, slot, mine) for slot in burst.ours)
-    return with_agent(world, me, Fencing(burst.epoch, burst.known | ours, burst.held))
+    return with_agent(world, me, FencingAgent(burst.epoch, burst.known | ours, burst.held))
 
 
-def _look(scope: Scope, world: World, me: int, fencing: Fencing) -> Step:
+def _look(scope: Scope, world: World, me: int, fencing: FencingAgent) -> Step:
     manifest = world.manifest
     held = _looked_up(fencing.held, manifest)
     label = f"{me} looks at the manifest"
@@ -182,9 +184,9 @@ def _look(scope: Scope, world: World, me: int, fencing: Fencing) -> Step:
         mine = scope.opens(me, manifest.epoch)
         for fence in sorted(known):
             if fence.epoch == manifest.epoch and fence.holds == mine:
-                now = _follow(scope, me, Walking(fence.epoch, fence.slot, known, held), fence)
+                now = _follow(scope, me, WalkingAgent(fence.epoch, fence.slot, known, held), fence)
                 return label, with_agent(world, me, now)
-    now = Walking(manifest.epoch, manifest.tail, known, held)
+    now = WalkingAgent(manifest.epoch, manifest.tail, known, held)
     return label, with_agent(world, me, now)
 
 
@@ -201,7 +203,7 @@ def _known(scope: Scope, world: World, me: int, known: Slots) -> Slots:
     return frozenset(each for each in all_known if not is_dead(manifest, each.epoch, each.slot))
 
 
-def _walk_on(scope: Scope, world: World, me: int, walking: Walking) -> Iterator[Step]:
+def _walk_on(scope: Scope, world: World, me: int, walking: WalkingAgent) -> Iterator[Step]:
     epoch, slot = walking.epoch, walking.slot
     for holds in sees(scope, world, epoch, slot):
         label = f"{me} finds {holds} in slot {slot} of epoch {epoch}"
@@ -214,17 +216,17 @@ def _walk_on(scope: Scope, world: World, me: int, walking: Walking) -> Iterator[
             yield label, with_agent(world, me, now)
 
 
-def _at_gap(scope: Scope, world: World, me: int, walking: Walking) -> World:
+def _at_gap(scope: Scope, world: World, me: int, walking: WalkingAgent) -> World:
     if scope.broken == "trustful" and world.manifest.is_closed:
-        return with_agent(world, me, Idle(walking.held))
+        return with_agent(world, me, IdleAgent(walking.held))
     if _may_end(scope, me, walking.epoch, walking.held):
         return _fence(scope, world, me, walking)
     held = walking.held
     is_told = held is not None and held.over is not None
-    return with_agent(world, me, Gone(held=held) if is_told else Idle(held))
+    return with_agent(world, me, FinishedAgent(held=held) if is_told else IdleAgent(held))
 
 
-def _at_fence(scope: Scope, me: int, walking: Walking, fence: Slot) -> Agent:
+def _at_fence(scope: Scope, me: int, walking: WalkingAgent, fence: Slot) -> Agent:
     is_own = fence.holds == scope.opens(me, fence.epoch)
     if is_own:
         counts = scope.broken in ("early", "noverify")
@@ -234,22 +236,22 @@ def _at_fence(scope: Scope, me: int, walking: Walking, fence: Slot) -> Agent:
         counts = scope.broken == "crosses"
     if counts or fence in walking.known:
         return _follow(scope, me, walking, fence)
-    return Doubting(fence, walking.known, walking.held)
+    return RecheckingAgent(fence, walking.known, walking.held)
 
 
-def _follow(scope: Scope, me: int, walking: Walking, fence: Slot) -> Agent:
+def _follow(scope: Scope, me: int, walking: WalkingAgent, fence: Slot) -> Agent:
     """Continue in the epoch that a fence opens, as its writer if the fence is the agent's own."""
     held = walking.held
     if held is not None and held.epoch == fence.epoch:
         held = _ended(held, fence.slot)
     if fence.holds == SEAL:
-        return Gone(True, held)
+        return FinishedAgent(True, held)
     if fence.holds == scope.opens(me, fence.epoch):
-        return Writing(fence.holds, fence.slot, fence.slot, before=held)
-    return Walking(fence.holds, fence.slot, walking.known, held)
+        return WritingAgent(fence.holds, fence.slot, fence.slot, before=held)
+    return WalkingAgent(fence.holds, fence.slot, walking.known, held)
 
 
-def _look_again(scope: Scope, world: World, me: int, doubting: Doubting) -> Step:
+def _look_again(scope: Scope, world: World, me: int, doubting: RecheckingAgent) -> Step:
     fence, manifest = doubting.fence, world.manifest
     is_passed = has_passed(
         manifest, fence, named=scope.named, unknown_passed=scope.broken != "ignorant"
@@ -257,24 +259,24 @@ def _look_again(scope: Scope, world: World, me: int, doubting: Doubting) -> Step
     held = _looked_up(doubting.held, manifest)
     label = f"{me} looks again, {is_passed=}"
     if is_passed:
-        return label, with_agent(world, me, Idle(held))
+        return label, with_agent(world, me, IdleAgent(held))
     known = _known(scope, world, me, doubting.known | {fence})
-    walking = Walking(fence.epoch, fence.slot, known, held)
+    walking = WalkingAgent(fence.epoch, fence.slot, known, held)
     return label, with_agent(world, me, _follow(scope, me, walking, fence))
 
 
-def _may_end(scope: Scope, me: int, epoch: int, held: Writing | None) -> bool:
+def _may_end(scope: Scope, me: int, epoch: int, held: WritingAgent | None) -> bool:
     """Return True if an agent may put fences into an epoch; a deposed writer may not."""
     return held is None or owner_of(epoch) == me or scope.broken == "deposes"
 
 
-def _looked_up(held: Writing | None, manifest: Manifest) -> Writing | None:
+def _looked_up(held: WritingAgent | None, manifest: Manifest) -> WritingAgent | None:
     """Return the writing in an earlier epoch, with its end if the history records it."""
     end = None if held is None else manifest.end_of(held.epoch)
     return held if held is None or end is None else _ended(held, end[1])
 
 
-def _ended(held: Writing, slot: int) -> Writing:
+def _ended(held: WritingAgent, slot: int) -> WritingAgent:
     return replace(held, done=frozenset(range(held.base, slot)), over=slot)
 
 

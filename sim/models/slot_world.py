@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from sim.models.slot_bursts import Bursting
+from sim.models.slot_bursts import BurstOpener
 
 # The content of a slot, unless it is the epoch that a fence opens.
 DATA: Final = -1
@@ -113,7 +113,7 @@ def is_dead(manifest: Manifest, epoch: int, slot: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class WritingAgent:
     """A writer that appends to its epoch from slot ``base``; ``issued`` limits its slots.
 
     ``done``: slots whose put succeeded. ``over``: the lowest fence that it met; nothing at or after
@@ -127,7 +127,7 @@ class Writing:
     done: frozenset[int] = frozenset()
     over: int | None = None
     closed: bool = False
-    before: Writing | None = None
+    before: WritingAgent | None = None
 
     @property
     def acknowledged(self) -> range:
@@ -142,33 +142,33 @@ class Writing:
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class IdleAgent:
     """An agent about to open the log. ``held``: its writing in an epoch that it held, if any."""
 
-    held: Writing | None = None
+    held: WritingAgent | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ListingAgent:
     """An agent about to look for the first free slot of an epoch, from ``slot``."""
 
     epoch: int
     slot: int
     known: Slots = NONE
-    held: Writing | None = None
+    held: WritingAgent | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Fencing:
-    """An agent that sent fences and looks at the manifest next; ``known`` as in `Walking`."""
+class FencingAgent:
+    """An agent that sent fences and looks at the manifest next; ``known`` as in `WalkingAgent`."""
 
     epoch: int
     known: Slots = NONE
-    held: Writing | None = None
+    held: WritingAgent | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Walking:
+class WalkingAgent:
     """An agent that walks by a manifest that may be outdated; it asks for this slot next.
 
     ``known``: fences that it knew of before it read that manifest.
@@ -177,31 +177,40 @@ class Walking:
     epoch: int
     slot: int
     known: Slots = NONE
-    held: Writing | None = None
+    held: WritingAgent | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Doubting:
+class RecheckingAgent:
     """An agent that met a fence after its look at the manifest, and looks again."""
 
     fence: Slot
     known: Slots = NONE
-    held: Writing | None = None
+    held: WritingAgent | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class FinishedAgent:
     """An agent that gave up or finished. ``told_sealed``: it reported that the log is sealed."""
 
     told_sealed: bool = False
-    held: Writing | None = None
+    held: WritingAgent | None = None
 
 
-Agent = Idle | Listing | Bursting | Fencing | Walking | Doubting | Writing | Gone
+Agent = (
+    IdleAgent
+    | ListingAgent
+    | BurstOpener
+    | FencingAgent
+    | WalkingAgent
+    | RecheckingAgent
+    | WritingAgent
+    | FinishedAgent
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadProgress:
     """A read so far. ``must``: records acknowledged before it began.
 
     ``missed``: the slot held nothing, so it looks at the manifest. ``ended``: it reported the end
@@ -233,7 +242,7 @@ class World(NamedTuple):
     manifest: Manifest
     agents: tuple[Agent, ...]
     puts: Slots
-    reader: Reading | None = None
+    reader: ReadProgress | None = None
     roll: Roll | None = None
 
 
@@ -273,8 +282,8 @@ class Scope:
     broken: str | None = None
 
     def initial(self) -> World:
-        others: tuple[Agent, ...] = (Idle(),) * (self.openers + self.sealer)
-        agents: tuple[Agent, ...] = (Writing(0, 0, 0), *others)
+        others: tuple[Agent, ...] = (IdleAgent(),) * (self.openers + self.sealer)
+        agents: tuple[Agent, ...] = (WritingAgent(0, 0, 0), *others)
         ghosts = range(len(agents), len(agents) + self.ghosts)
         places = range(self.records + 1)
         puts = frozenset(Slot(0, place, self.opens(me, 0)) for me in ghosts for place in places)

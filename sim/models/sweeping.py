@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from sim.models.explore import STATES_MAX, Explored, explore
+from sim.models.explore import STATES_MAX, Exploration, explore
 
 BROKEN: Final = {
     "unchecked": "a commit takes parts of any epoch",
@@ -85,13 +85,12 @@ class Scope:
         return State(0, 0, NONE, NONE, NONE, writers, (RESTING,) * self.sweepers)
 
 
-def model(scope: Scope, *, states_max: int = STATES_MAX) -> Explored[State]:
+def model(scope: Scope, *, states_max: int = STATES_MAX) -> Exploration[State]:
     """Visit every run of a scope."""
     return explore(
         scope.initial(),
         partial(steps, scope),
         check=check,
-        check_step=lambda _before, _after: None,
         states_max=states_max,
     )
 

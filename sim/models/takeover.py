@@ -33,14 +33,14 @@ ALPHAS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placing:
+class FenceSpacing:
     """The number of signs in a round: alpha apart at first, twice as far in each next round."""
 
     signs: int
 
 
-DECIDED: Final = Placing(signs=3)
-PROPOSED: Final = Placing(signs=7)
+DECIDED: Final = FenceSpacing(signs=3)
+PROPOSED: Final = FenceSpacing(signs=7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Cost:
         return self.round_trips <= ROUND_TRIPS_MAX and self.requests <= 4 * self.alpha + 20
 
 
-def worst(placing: Placing, *, ratio: Fraction, alpha: int) -> Cost:
+def worst(placing: FenceSpacing, *, ratio: Fraction, alpha: int) -> Cost:
     """Return the worst cost if a get takes ``ratio`` times as long as a put."""
     costs = [_cost(each, alpha=alpha) for each in _endings(placing, ratio=ratio, alpha=alpha)]
     return Cost(
@@ -77,7 +77,7 @@ class _Ending:
     filling: int
 
 
-def _endings(placing: Placing, *, ratio: Fraction, alpha: int) -> Iterator[_Ending]:
+def _endings(placing: FenceSpacing, *, ratio: Fraction, alpha: int) -> Iterator[_Ending]:
     """Yield each way in which a fence may be the lowest one created, round after round."""
     base, stride, rounds, fences = 0, alpha, 0, 0
     while True:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from sim.models.explore import STATES_MAX, Explored, explore
+from sim.models.explore import STATES_MAX, Exploration, explore
 
 BROKEN: Final = {
     "blind": "the collector does not mind holds",
@@ -80,13 +80,12 @@ class Scope:
         )
 
 
-def model(scope: Scope, *, states_max: int = STATES_MAX) -> Explored[State]:
+def model(scope: Scope, *, states_max: int = STATES_MAX) -> Exploration[State]:
     """Visit every run of a scope."""
     return explore(
         scope.initial(),
         partial(steps, scope),
         check=check,
-        check_step=lambda _before, _after: None,
         states_max=states_max,
     )
 

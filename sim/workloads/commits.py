@@ -60,7 +60,7 @@ class CommitReport:
 
 
 @dataclass(slots=True)
-class Told:
+class CallHistory:
     """The calls of clients, and the answers."""
 
     commits: list[Commit] = field(default_factory=list)
@@ -80,7 +80,7 @@ def simulate_commits(seed: int) -> CommitReport:
     mortal = frozenset([*names, "m0", "registrar"])
     schedule = Dice(random.Random(f"dice {seed}"), rates_of(seed), mortal)
     world = World(seed, schedule, attempts=dice.choice([1, 2, 20]))
-    scenario, told = TransactionScenario(world, dice), Told()
+    scenario, told = TransactionScenario(world, dice), CallHistory()
     with limited(limits_of(seed)):
         run(lambda: _play(scenario, told, names), seed)
     check_transactions_outside(told.commits, told.looks)
@@ -97,7 +97,7 @@ def simulate_commits(seed: int) -> CommitReport:
     )
 
 
-async def _play(scenario: TransactionScenario, told: Told, names: list[str]) -> None:
+async def _play(scenario: TransactionScenario, told: CallHistory, names: list[str]) -> None:
     world = scenario.world
     maker = world.client("maker")
     for name in (*FAST, LOOSE):
@@ -125,14 +125,14 @@ async def _play(scenario: TransactionScenario, told: Told, names: list[str]) -> 
         raise NotLinear("what is complete could not be read in the end")
 
 
-async def _race(scenario: TransactionScenario, told: Told, client: Client) -> None:
+async def _race(scenario: TransactionScenario, told: CallHistory, client: Client) -> None:
     try:
         await client.live(_commit_on(scenario, told, client))
     finally:
         scenario.committers_left -= 1
 
 
-async def _commit_on(scenario: TransactionScenario, told: Told, client: Client) -> None:
+async def _commit_on(scenario: TransactionScenario, told: CallHistory, client: Client) -> None:
     dice, found = scenario.dice, scenario.transactions(client)
     for number in range(dice.randrange(4, 14)):
         await client.clock.sleep(dice.randrange(60_000))
@@ -146,7 +146,7 @@ async def _commit_on(scenario: TransactionScenario, told: Told, client: Client) 
 
 async def _commit(
     scenario: TransactionScenario,
-    told: Told,
+    told: CallHistory,
     client: Client,
     found: Transactions,
     what: tuple[str, int, set[str]],
@@ -188,13 +188,13 @@ async def _commit(
         )
 
 
-async def _look_on(scenario: TransactionScenario, told: Told, client: Client) -> None:
+async def _look_on(scenario: TransactionScenario, told: CallHistory, client: Client) -> None:
     while scenario.committers_left:
         await client.clock.sleep(scenario.dice.randrange(300_000))
         await _look(scenario, told, client)
 
 
-async def _look(scenario: TransactionScenario, told: Told, client: Client) -> None:
+async def _look(scenario: TransactionScenario, told: CallHistory, client: Client) -> None:
     """Read all shards as of the newest complete time."""
     found = scenario.transactions(client)
     begin = _now()

@@ -38,18 +38,17 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
+from tidelog.store.keys import Within
 from tidelog.store.memory import MemoryStore
-from tidelog.store.within import Within
 from tidelog.wal.admin.destroy import DropReport
 from tidelog.wal.format.gc_plan import GARBAGE
-from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.format.manifest import MANIFEST, chain_of
 from tidelog.wal.gc.collector import CollectReport
 from tidelog.wal.gc.pins import Pins
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.logs import Logs, log_folder
 from tidelog.wal.read.stream_selection import Selection
 from tidelog.wal.slot_log import SlotLog
-from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.reader import SlotReader
 
 LOGS_MAX = 6

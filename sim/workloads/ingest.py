@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from sim.checkers.demands import demand
-from sim.checkers.invariants import Observed, check_all
+from sim.checkers.invariants import ObservedShard, check_all
 from sim.checkers.watch import Watch
 from sim.kernel.faults import Dice
 from sim.kernel.loop import run
@@ -288,7 +288,7 @@ def _check_newest(
         demand(not kept or (key in gone) == (row is None), "a deletion is not kept", key=key)
 
 
-def _check_uppers(scenario: Scenario, shards: list[Observed]) -> None:
+def _check_uppers(scenario: Scenario, shards: list[ObservedShard]) -> None:
     greatest = max(
         (line.at for line in scenario.given.lines() if line.row is not None), default=None
     )

@@ -20,7 +20,7 @@ from sim.checkers.watch_keyed import KeyedWatch
 from sim.kernel.clock import START_US
 from sim.kernel.faults import Dice
 from sim.kernel.loop import run
-from sim.kernel.rates import CALM, Worse, day_of
+from sim.kernel.rates import CALM, RarerRates, day_of
 from sim.kernel.small_keyed import keyed_limited, keyed_limits_of
 from sim.kernel.world import Client, World
 from sim.workloads.log import schedule_of
@@ -71,7 +71,7 @@ class KeyedReport:
 
 
 @dataclass(slots=True)
-class Keyed:
+class KeyedRun:
     """One run. ``never`` are values reported as not applied, and ``told`` the acknowledged ones."""
 
     world: World
@@ -86,7 +86,7 @@ class Keyed:
     numbers: int = 0
 
     @property
-    def worse(self) -> Worse:
+    def worse(self) -> RarerRates:
         schedule = self.world.schedule
         return schedule.worse if isinstance(schedule, Dice) else CALM
 
@@ -176,7 +176,7 @@ def simulate_keyed(seed: int) -> KeyedReport:
     return report_of(found)
 
 
-def keyed_of(world: World, dice: random.Random) -> Keyed:
+def keyed_of(world: World, dice: random.Random) -> KeyedRun:
     """Return a run with a watch on its world."""
 
     def now_us() -> int:
@@ -184,10 +184,10 @@ def keyed_of(world: World, dice: random.Random) -> Keyed:
 
     watch = KeyedWatch(world.store, now_us)
     world.watchers.append(watch)
-    return Keyed(world, dice, watch)
+    return KeyedRun(world, dice, watch)
 
 
-def report_of(found: Keyed) -> KeyedReport:
+def report_of(found: KeyedRun) -> KeyedReport:
     """Return the counts of a run."""
     report, world = found.report, found.world
     logs = found.watch.logs.values()

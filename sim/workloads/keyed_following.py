@@ -11,18 +11,18 @@ from sim.checkers.keyed_truth import KeyedTruth, Row
 from sim.checkers.liveness import Deadline
 from sim.kernel.faults import Dice
 from sim.kernel.world import Client
-from sim.workloads.keyed import KEYS, Keyed
+from sim.workloads.keyed import KEYS, KeyedRun
 from sim.workloads.keyed_reading import rows_of
 from tidelog.errors import SequenceRetired
 from tidelog.keyed.port import KeyedReads, KeyedScan
-from tidelog.keyed.query import Keys
+from tidelog.keyed.values import Keys
 
 
 @dataclass(slots=True)
 class Follower:
     """A follower that resumes where it ended; ``rows`` are the rows it received, in order."""
 
-    scenario: Keyed
+    scenario: KeyedRun
     client: Client
     truth: KeyedTruth
     log: KeyedReads
@@ -79,7 +79,7 @@ class Follower:
         demand(not missing, "a follower passed over records", missing=missing, at=self.reached)
 
 
-async def follow_on(scenario: Keyed, client: Client) -> None:
+async def follow_on(scenario: KeyedRun, client: Client) -> None:
     """Follow a key, a prefix or all keys from the beginning, until every record has arrived."""
     dice, truth = scenario.dice, scenario.truth("k")
     key = dice.choice(KEYS)

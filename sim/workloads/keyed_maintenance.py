@@ -9,8 +9,8 @@ from sim.checkers.demands import demand
 from sim.checkers.keyed_truth import KeyedTruth
 from sim.checkers.liveness import Deadline
 from sim.kernel.world import Client
-from sim.workloads.keyed import Keyed
-from sim.workloads.keyed_reading import Reading, rows_of
+from sim.workloads.keyed import KeyedRun
+from sim.workloads.keyed_reading import ReadHandle, rows_of
 from sim.workloads.keyed_writing import write_on
 from tidelog.errors import (
     HandleError,
@@ -22,8 +22,7 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.keyed.log import KeyedLog
-from tidelog.keyed.query import Keys
-from tidelog.keyed.values import Retention, Sealing
+from tidelog.keyed.values import Keys, Retention, Sealing
 
 WAYS = (
     *("compact", "compact", "all", "seal", "retire", "retire", "collect", "collect"),
@@ -47,7 +46,7 @@ RETENTIONS = (
 )
 
 
-async def maintain_until_done(scenario: Keyed, client: Client) -> None:
+async def maintain_until_done(scenario: KeyedRun, client: Client) -> None:
     """Maintain a log until no writer is left."""
     within_us = 100_000
     log: KeyedLog | None = None
@@ -61,13 +60,13 @@ async def maintain_until_done(scenario: Keyed, client: Client) -> None:
             await maintain(scenario, client, log)
 
 
-async def maintain(scenario: Keyed, client: Client, log: KeyedLog) -> None:
+async def maintain(scenario: KeyedRun, client: Client, log: KeyedLog) -> None:
     """Run one random maintenance operation."""
     dice, truth = scenario.dice, scenario.truth(log.name)
     toss = dice.choice(WAYS)
     async with Deadline(client, f"{toss} of {log.name}"):
         if toss in ("compact", "all"):
-            await log.compact(everything=toss == "all")
+            await log.compact(full=toss == "all")
         elif toss == "seal":
             await _seal(truth, log)
         elif toss == "retire":
@@ -112,7 +111,7 @@ async def retire(truth: KeyedTruth, log: KeyedLog, retention: Retention | None) 
     truth.letting_go = [one for one in truth.letting_go if one is not given]
 
 
-async def _checkpoint(scenario: Keyed, client: Client, log: KeyedLog, truth: KeyedTruth) -> None:
+async def _checkpoint(scenario: KeyedRun, client: Client, log: KeyedLog, truth: KeyedTruth) -> None:
     """Make a checkpoint, which must keep all acknowledged records, and read it."""
     known, name = truth.known_at(scenario.now()), f"c{scenario.dice.randrange(3)}"
     try:
@@ -127,7 +126,7 @@ async def _checkpoint(scenario: Keyed, client: Client, log: KeyedLog, truth: Key
         await read_checkpoint(scenario, client, truth, name)
 
 
-async def read_checkpoint(scenario: Keyed, client: Client, truth: KeyedTruth, name: str) -> None:
+async def read_checkpoint(scenario: KeyedRun, client: Client, truth: KeyedTruth, name: str) -> None:
     """Read a checkpoint: it must keep all of its records, whatever was retired since."""
     point = truth.checkpoints[name]
     try:
@@ -147,7 +146,7 @@ async def read_checkpoint(scenario: Keyed, client: Client, truth: KeyedTruth, na
     demand(sum(counts.values()) == len(wanted), "a checkpoint counts otherwise than it reads")
 
 
-async def fork_on(scenario: Keyed, client: Client) -> None:
+async def fork_on(scenario: KeyedRun, client: Client) -> None:
     """Fork a log, write and maintain the fork, and perhaps drop it."""
     dice = scenario.dice
     for number in range(dice.choice([1, 2])):
@@ -179,12 +178,14 @@ async def fork_on(scenario: Keyed, client: Client) -> None:
             await drop(scenario, client, name)
 
 
-async def _look_through(scenario: Keyed, client: Client, fork: KeyedLog, truth: KeyedTruth) -> None:
+async def _look_through(
+    scenario: KeyedRun, client: Client, fork: KeyedLog, truth: KeyedTruth
+) -> None:
     """Read all records that a fork began with."""
-    await Reading(scenario, client, fork, truth, lambda: truth.wal.first).scan_all()
+    await ReadHandle(scenario, client, fork, truth, lambda: truth.wal.first).scan_all()
 
 
-async def drop(scenario: Keyed, client: Client, name: str) -> None:
+async def drop(scenario: KeyedRun, client: Client, name: str) -> None:
     """Drop a log, unless forks need it; a dropped log is not readable."""
     scenario.dropping.add(name)
     with scenario.trouble(name, UsageError):

@@ -12,10 +12,10 @@ from sim.checkers.watch_keyed import RUNS
 from sim.kernel.faults import Dice
 from sim.kernel.rates import MINUTE_US
 from sim.kernel.world import Client
-from sim.workloads.keyed import KEYS, LOG, Keyed
+from sim.workloads.keyed import KEYS, LOG, KeyedRun
 from sim.workloads.keyed_following import follow_on
 from sim.workloads.keyed_maintenance import SEALINGS, fork_on, maintain_until_done, read_checkpoint
-from sim.workloads.keyed_reading import Reading, read_on
+from sim.workloads.keyed_reading import ReadHandle, read_on
 from sim.workloads.keyed_writing import write_on
 from sim.workloads.scenario import persist
 from tidelog.errors import NameTaken, NoSuchLog, UsageError
@@ -24,7 +24,7 @@ from tidelog.keyed.log import KeyedLog
 LIVES = 2
 
 
-async def play(scenario: Keyed) -> None:
+async def play(scenario: KeyedRun) -> None:
     """Run all clients until no writer is left."""
     dice, world = scenario.dice, scenario.world
     maker = world.client("maker")
@@ -52,7 +52,7 @@ async def play(scenario: Keyed) -> None:
             forker.start(group, _mortal(scenario, forker, fork_on))
 
 
-async def _write_on(scenario: Keyed, client: Client) -> None:
+async def _write_on(scenario: KeyedRun, client: Client) -> None:
     """Write; a writer that dies returns as another process."""
     living = client
     try:
@@ -67,7 +67,7 @@ async def _write_on(scenario: Keyed, client: Client) -> None:
 
 
 async def _mortal(
-    scenario: Keyed, client: Client, work: Callable[[Keyed, Client], Awaitable[None]]
+    scenario: KeyedRun, client: Client, work: Callable[[KeyedRun, Client], Awaitable[None]]
 ) -> None:
     try:
         await client.live(work(scenario, client))  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ async def _mortal(
         scenario.bury(client)
 
 
-async def finish(scenario: Keyed) -> None:
+async def finish(scenario: KeyedRun) -> None:
     """Read everything once no outcome is unknown, and again after all has landed and is tidy."""
     world = scenario.world
     scenario.watch.check()
@@ -95,7 +95,7 @@ async def finish(scenario: Keyed) -> None:
         await last.clock.sleep(2 * 60 * MINUTE_US)
     opened = [await _opened(scenario, last, name) for name in scenario.watch.living()]
     for log in opened:
-        await log.compact(everything=True)
+        await log.compact(full=True)
     for _ in range(4):
         for log in opened:  # A source can collect more once its forks have.
             scenario.report.collected += await log.collect(after_us=0)
@@ -111,7 +111,7 @@ async def finish(scenario: Keyed) -> None:
     _check_store(scenario)
 
 
-async def look(scenario: Keyed, client: Client, name: str) -> None:
+async def look(scenario: KeyedRun, client: Client, name: str) -> None:
     """Read a whole log in all ways, while no client writes."""
     reading, wanted = await _read_all(scenario, client, name)
     truth, log = reading.truth, reading.log
@@ -128,13 +128,13 @@ async def look(scenario: Keyed, client: Client, name: str) -> None:
     await log.close()
 
 
-async def _read_all(scenario: Keyed, client: Client, name: str) -> tuple[Reading, list[Row]]:
+async def _read_all(scenario: KeyedRun, client: Client, name: str) -> tuple[ReadHandle, list[Row]]:
     """Read the whole log; return the reading, and the expected rows."""
     truth = scenario.truth(name)
     log = await persist(client, lambda: scenario.logs(client).reader(name, refresh_us=0))
     following = await log.refresh()
     demand(following == truth.next, "the log ends elsewhere", log=name, at=following)
-    reading = Reading(scenario, client, log, truth, lambda: truth.next)
+    reading = ReadHandle(scenario, client, log, truth, lambda: truth.next)
     rows = await reading.scan_all()
     wanted = truth.rows(lambda _: True, truth.retired, truth.next)
     demand(rows is not None and sorted(rows) == sorted(wanted), "a log reads otherwise", log=name)
@@ -157,11 +157,11 @@ async def _check_segments(log: object, truth: KeyedTruth) -> None:
         demand(dict(listed) == there, "a segment has other keys", it=one, keys=listed, there=there)
 
 
-async def _opened(scenario: Keyed, client: Client, name: str) -> KeyedLog:
+async def _opened(scenario: KeyedRun, client: Client, name: str) -> KeyedLog:
     return await persist(client, lambda: scenario.logs(client).open(name, maintenance=False))
 
 
-def _check_told(scenario: Keyed) -> None:
+def _check_told(scenario: KeyedRun) -> None:
     """Check the answers of appends against the log."""
     for truth in scenario.watch.logs.values():
         for sequence, (_, value, _) in truth.records.items():
@@ -181,7 +181,7 @@ def _check_told(scenario: Keyed) -> None:
         demand(len(own) == len(set(own)), "a record is there twice", log=truth.name)
 
 
-def _check_store(scenario: Keyed) -> None:
+def _check_store(scenario: KeyedRun) -> None:
     """Demand that all named objects exist, and that no other object of runs is left."""
     stored = {
         key for key in scenario.world.store.objects if key.startswith(RUNS) and "/run/" in key

@@ -14,10 +14,10 @@ from sim.checkers.keyed_reads import Question, Wants
 from sim.checkers.keyed_truth import KeyedTruth, Row
 from sim.checkers.liveness import Deadline
 from sim.kernel.world import Client
-from sim.workloads.keyed import KEYS, Keyed
+from sim.workloads.keyed import KEYS, KeyedRun
 from tidelog.errors import NoSuchCheckpoint, NoSuchSegment, SequenceRetired
 from tidelog.keyed.port import KeyedReads, KeyedScan
-from tidelog.keyed.query import Keys
+from tidelog.keyed.values import Keys
 
 
 def rows_of(table: pa.Table) -> list[Row]:
@@ -32,10 +32,10 @@ async def everything_of(scan: KeyedScan) -> list[Row]:
 
 
 @dataclass(slots=True)
-class Reading:
+class ReadHandle:
     """A handle that is read. ``known`` returns the sequence before which all must be shown."""
 
-    scenario: Keyed
+    scenario: KeyedRun
     client: Client
     log: KeyedReads
     truth: KeyedTruth
@@ -201,7 +201,7 @@ class Reading:
         self.scenario.report.refused += 1
 
 
-async def read_on(scenario: Keyed, client: Client) -> None:
+async def read_on(scenario: KeyedRun, client: Client) -> None:
     """Read by read-only handles that refresh themselves, until no writer is left."""
     within_us = 100_000
     while not scenario.is_over:
@@ -216,7 +216,7 @@ async def read_on(scenario: Keyed, client: Client) -> None:
             def known(truth: KeyedTruth = truth, late_us: int = refresh_us) -> int:
                 return truth.known_at(scenario.now() - late_us / 1e6)
 
-            reading = Reading(scenario, client, log, truth, known)
+            reading = ReadHandle(scenario, client, log, truth, known)
             for _ in range(scenario.dice.randrange(1, 5)):
                 await reading.any_read()
                 await client.clock.sleep(scenario.dice.choice([0, 30_000]))

@@ -11,8 +11,8 @@ from sim.checkers.demands import demand
 from sim.checkers.keyed_truth import KeyedTruth
 from sim.checkers.liveness import Deadline
 from sim.kernel.world import Client
-from sim.workloads.keyed import KEYS, Keyed
-from sim.workloads.keyed_reading import Reading
+from sim.workloads.keyed import KEYS, KeyedRun
+from sim.workloads.keyed_reading import ReadHandle
 from tidelog.errors import HandleError, LogFull, LogSealed, NoSuchLog, Outcome, TidelogError
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.values import MEMORY
@@ -22,13 +22,13 @@ ENDED: tuple[type[TidelogError], ...] = (HandleError, LogSealed)
 
 
 @dataclass(slots=True)
-class Writing:
+class WriteHandle:
     """One handle, and its owner's knowledge; ``ordered`` are values to check at the next flush.
 
     ``is_well``: all appends of this handle succeeded so far.
     """
 
-    scenario: Keyed
+    scenario: KeyedRun
     client: Client
     log: KeyedLog
     truth: KeyedTruth
@@ -41,9 +41,9 @@ class Writing:
     is_over: bool = False
     fences: int = -1
 
-    def reading(self, known: int | None = None) -> Reading:
+    def reading(self, known: int | None = None) -> ReadHandle:
         """Return a reading of this handle, with the records that it must show."""
-        return Reading(
+        return ReadHandle(
             self.scenario,
             self.client,
             self.log,
@@ -200,10 +200,10 @@ class Writing:
             raise error
 
 
-async def write_on(scenario: Keyed, client: Client, name: str = "") -> None:
+async def write_on(scenario: KeyedRun, client: Client, name: str = "") -> None:
     """Write a log for a while; a fenced writer sometimes takes the log back."""
     name = name or "k"
-    writing: Writing | None = None
+    writing: WriteHandle | None = None
     for _ in range(scenario.dice.randrange(3, 7)):
         await client.clock.sleep(scenario.dice.randrange(60_000))
         if writing is None or writing.is_over:
@@ -225,11 +225,11 @@ async def write_on(scenario: Keyed, client: Client, name: str = "") -> None:
         await writing.close()
 
 
-async def _opened(scenario: Keyed, client: Client, name: str) -> Writing | None:
-    writing: Writing | None = None
+async def _opened(scenario: KeyedRun, client: Client, name: str) -> WriteHandle | None:
+    writing: WriteHandle | None = None
     with scenario.trouble(name):
         async with Deadline(client, f"to open {name}"):
             log = await scenario.open(client, name)
-        writing = Writing(scenario, client, log, scenario.truth(name))
+        writing = WriteHandle(scenario, client, log, scenario.truth(name))
         log.on_durable(writing.hear)
     return writing

@@ -19,7 +19,7 @@ from sim.checkers.demands import demand
 from sim.checkers.linear_log import FOREVER, Append, LogHistory, Read
 from sim.checkers.liveness import Deadline, DeadlineClient
 from sim.kernel.faults import Dice
-from sim.kernel.rates import CALM, Worse
+from sim.kernel.rates import CALM, RarerRates
 from sim.kernel.world import Client, World
 from tidelog.core.clock import Clock
 from tidelog.errors import (
@@ -111,7 +111,7 @@ class Scenario:
         self.cancel_dice = random.Random(f"cancel {self.world.seed}")
 
     @property
-    def worse(self) -> Worse:
+    def worse(self) -> RarerRates:
         schedule = self.world.schedule
         return schedule.worse if isinstance(schedule, Dice) else CALM
 

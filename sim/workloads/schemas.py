@@ -17,9 +17,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from sim.checkers.appended import projected
+from sim.checkers.appended_updates import projected
 from sim.checkers.demands import demand
-from sim.checkers.invariants import Observed, check_all
+from sim.checkers.invariants import ObservedShard, check_all
 from sim.checkers.watch import Watch
 from sim.kernel.faults import Dice
 from sim.kernel.loop import run
@@ -63,7 +63,7 @@ Rows = list[tuple[Values, int, int]]  # values, time, diff
 
 
 @dataclass(slots=True)
-class Brought:
+class SchemaWrite:
     """A write: its rows, the first of which carries its mark, and the answers of its calls."""
 
     mark: str
@@ -74,7 +74,7 @@ class Brought:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EvolveCall:
     """An answered call to evolve the schema: the schema's id and columns."""
 
     schema_id: int
@@ -107,8 +107,8 @@ class SchemaScenario:
     dice: random.Random
     key: list[str]
     report: SchemaReport = field(default_factory=SchemaReport)
-    writes: list[Brought] = field(default_factory=list)
-    wanted: list[Wanted] = field(default_factory=list)
+    writes: list[SchemaWrite] = field(default_factory=list)
+    wanted: list[EvolveCall] = field(default_factory=list)
     snapshots: list[tuple[list[str], int, Counter[Row]]] = field(default_factory=list)
     heard: list[tuple[list[str], int, int, list[Update]]] = field(default_factory=list)
     told: list[list[str]] = field(default_factory=list)
@@ -234,8 +234,8 @@ def _table(columns: pa.Schema, rows: Rows) -> pa.Table:
 
 def _begun(
     scenario: SchemaScenario, mark: str, columns: pa.Schema, lower: int, upper: int
-) -> Brought:
-    write = Brought(mark, lower, upper, _rows(scenario, columns, mark, lower, upper))
+) -> SchemaWrite:
+    write = SchemaWrite(mark, lower, upper, _rows(scenario, columns, mark, lower, upper))
     scenario.writes.append(write)
     scenario.report.writes += 1
     return write
@@ -331,7 +331,7 @@ async def _evolve_on(scenario: SchemaScenario, client: Client) -> None:
             demand(not must_be_refused, "a name was taken twice", was=newest, is_now=wanted)
             first = done.verdict is EvolveVerdict.EVOLVED and given is not None
             demand(not first or done.schema_id == expected + 1, "a change came after another's")
-            scenario.wanted.append(Wanted(done.schema_id, wanted))
+            scenario.wanted.append(EvolveCall(done.schema_id, wanted))
 
 
 def _successor(scenario: SchemaScenario, known: list[pa.Schema]) -> tuple[pa.Schema, bool]:
@@ -367,7 +367,7 @@ async def _read(
         as_of = max(0, (state.upper or 1) - back)
         snapshot = await shard.snapshot(as_of, timeout_us=2_000_000)
         asked = snapshot.schema.names
-        await client.clock.sleep(dice.choice([0, 300_000]))
+        await client.clock.sleep(dice.choice([0, 300_000, 3_000_000]))  # Merges may come first.
         table = await snapshot.to_arrow(consolidated=True)
     except SchemaEvolved:
         demand(asked is not None, "who asked for no columns was told that they are others")
@@ -410,18 +410,22 @@ async def _listen_on(scenario: SchemaScenario, client: Client) -> None:
 
 
 async def _retain_on(scenario: SchemaScenario, client: Client) -> None:
-    """Advance since, so that merges combine rows of several schemas."""
+    """Advance since, so that merges combine rows of several schemas.
+
+    A run that keeps more times has readers that read again after a merge.
+    """
+    kept = scenario.dice.choice([[1, 3, 8], [20, 40]])
     while scenario.writers_left:
         await client.clock.sleep(scenario.dice.randrange(500_000))
         shard = scenario.shard(client)
         try:
             upper = (await shard.refresh()).upper or 0
-            await shard.move_hold("history", max(0, upper - scenario.dice.choice([1, 3, 8])))
+            await shard.move_hold("history", max(0, upper - scenario.dice.choice(kept)))
         except (UsageError, *FAILED):
             continue
 
 
-def _check(scenario: SchemaScenario, found: Observed) -> None:
+def _check(scenario: SchemaScenario, found: ObservedShard) -> None:
     known = newest_schema(found.state).known
     scenario.report.schemas = len(known)
     for one in scenario.wanted:
@@ -455,7 +459,7 @@ def _check(scenario: SchemaScenario, found: Observed) -> None:
         demand(consolidate(heard) == were, "a listener heard other changes", after=after, were=were)
 
 
-def _model(scenario: SchemaScenario, found: Observed) -> Rows:
+def _model(scenario: SchemaScenario, found: ObservedShard) -> Rows:
     """Check the answers of each write against its mark; return all rows of the shard."""
     marks = Counter(u.row[found.names.index("k")] for u in found.updates)
     model: Rows = []

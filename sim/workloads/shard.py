@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from sim.checkers.demands import Violated, demand
-from sim.checkers.invariants import Observed, check_all
+from sim.checkers.invariants import ObservedShard, check_all
 from sim.checkers.watch import Watch
 from sim.kernel.faults import Dice
 from sim.kernel.loop import run
@@ -384,7 +384,7 @@ def table_of(updates: list[Update]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=SCHEMA.updates)
 
 
-def _check(scenario: Scenario, shards: dict[str, Observed]) -> None:
+def _check(scenario: Scenario, shards: dict[str, ObservedShard]) -> None:
     models = {
         RACED: _check_raced(scenario, shards[RACED]),
         SHARED: _check_shared(scenario, shards[SHARED]),
@@ -408,7 +408,7 @@ def _check(scenario: Scenario, shards: dict[str, Observed]) -> None:
         demand(since is None or as_of < since, "a time was refused that is kept", as_of=as_of)
 
 
-def _check_raced(scenario: Scenario, raced: Observed) -> ShardModel:
+def _check_raced(scenario: Scenario, raced: ObservedShard) -> ShardModel:
     """Check the calls' answers against the decisions, and return their model."""
     by_token = {write.token: write for write in scenario.writes}
     model = ShardModel()
@@ -438,7 +438,7 @@ def _check_raced(scenario: Scenario, raced: Observed) -> ShardModel:
     return model
 
 
-def _check_shared(scenario: Scenario, shared: Observed) -> ShardModel:
+def _check_shared(scenario: Scenario, shared: ObservedShard) -> ShardModel:
     model = ShardModel(None, sorted(shared_updates(scenario.world.seed), key=lambda u: u.time))
     demand(
         consolidate(shared.updates) == model.changes(-1),

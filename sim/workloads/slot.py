@@ -58,7 +58,7 @@ def simulate_slots(seed: int) -> Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Everything:
+class ControlReader:
     """A reader that returns control records too."""
 
     reader: SlotReader
@@ -69,7 +69,7 @@ class Everything:
 
 
 @dataclass(slots=True)
-class Stubborn:
+class ReopeningWriter:
     """A writer that opens the log again after another writer took it over, or its handle ended."""
 
     scenario: SlotScenario
@@ -163,7 +163,7 @@ class SlotScenario(Scenario):
 
     async def append(self, client: Party, writer: LogWriter, bodies: list[bytes]) -> None:
         """Append to a stream or to none; sometimes open, describe or close a stream first."""
-        if not isinstance(writer, Stubborn):
+        if not isinstance(writer, ReopeningWriter):
             await self.note(client, bodies, lambda: writer.append(bodies))
             return
         keys = self.keys.give(bodies)
@@ -195,9 +195,9 @@ class SlotScenario(Scenario):
         self.streams.remove(stream)
         return Control(op=CLOSE, stream=stream)
 
-    def writer(self, client: Party) -> Stubborn:  # type: ignore[override]
+    def writer(self, client: Party) -> ReopeningWriter:  # type: ignore[override]
         """Return a writer of the log."""
-        return Stubborn(self, client, self.slot_writer(client))
+        return ReopeningWriter(self, client, self.slot_writer(client))
 
     def slot_writer(self, client: Party) -> SlotWriter:
         """Return a writer with a name of its own, which ends when another takes over the log."""
@@ -229,7 +229,7 @@ class SlotScenario(Scenario):
 
     def reader(self, client: Party, store: Store | None = None) -> LogReader:
         """Return a reader of the log, on ``store`` if given, else on the client's store."""
-        return Everything(SlotReader(store=store or client.store, clock=client.clock, reads=2))
+        return ControlReader(SlotReader(store=store or client.store, clock=client.clock, reads=2))
 
     async def make(self, client: Party) -> None:
         """Make the log, unless it exists."""
@@ -249,7 +249,7 @@ class SlotScenario(Scenario):
         chain = (await reader.manifest()).chain
         assert chain is not None
         is_open = {info.id: info.meta for info in chain.streams_at_start}
-        async for records in Everything(reader).scan():
+        async for records in ControlReader(reader).scan():
             for row in records.to_pylist():
                 _hold_against(is_open, row["stream"], row["body"])
         said = {info.id: info.meta for info in (await reader.end()).tail.streams}

@@ -9,7 +9,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from sim.checkers.demands import demand
-from sim.checkers.invariants import Observed
+from sim.checkers.invariants import ObservedShard
 from sim.kernel.world import Client
 from sim.workloads.files import COLUMNS, KEY, Input, Line
 from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, SourceInfo
@@ -22,7 +22,7 @@ from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.spec_types import SourceSpec
-from tidelog.persist.format.schema import ShardSchema, encode_schema
+from tidelog.persist.format.schema import ShardSchema
 from tidelog.rowhash import bucket_of, hash_rows
 from tidelog.testing.models import (
     Message,
@@ -77,7 +77,7 @@ class SimSource:
         return RenditionInfo(
             id="r1",
             collection=NAME,
-            schema=encode_schema(self.schema),
+            schema=self.schema.encoded,
             shards=self.shards,
             errors="errors",
             remap="remap",
@@ -159,7 +159,7 @@ class Bound:
     ranges: tuple[FileRange, ...]
 
 
-def bindings_of(remap: Observed) -> list[Bound]:
+def bindings_of(remap: ObservedShard) -> list[Bound]:
     """Return all bindings ever recorded, from the updates of the remap shard.
 
     The time of its rows identifies a binding; an interval without rows is part of the next.
@@ -257,7 +257,7 @@ def errors_expected(bindings: Iterable[Bound], given: Input) -> list[tuple[str, 
     ]
 
 
-def check_errors(errors: Observed, expected: list[tuple[str, int, int, str]]) -> None:
+def check_errors(errors: ObservedShard, expected: list[tuple[str, int, int, str]]) -> None:
     """Check that the errors shard has each bad line once, and nothing else."""
     found = sorted(
         (str(file), int(str(offset)), u.time, str(reason))
@@ -276,7 +276,7 @@ def check_errors(errors: Observed, expected: list[tuple[str, int, int, str]]) ->
         demand(said.startswith(reason), "a bad line has another reason", said=said, reason=reason)
 
 
-def check_placed(source: SimSource, outputs: list[Observed]) -> None:
+def check_placed(source: SimSource, outputs: list[ObservedShard]) -> None:
     """Check that each row is in the shard that its key hashes to."""
     for index, shard in enumerate(outputs):
         rows = sorted({u.row for u in shard.updates}, key=repr)

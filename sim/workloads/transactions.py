@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sim.checkers.demands import Violated, demand
-from sim.checkers.invariants import Observed, check_all
-from sim.checkers.transactions import Decided, History, decided_in
+from sim.checkers.invariants import ObservedShard, check_all
+from sim.checkers.transactions import CommittedTransaction, History, decided_in
 from sim.checkers.watch import Watch
 from sim.kernel.faults import Dice
 from sim.kernel.loop import run
@@ -134,7 +134,7 @@ async def _play(scenario: TransactionScenario) -> None:
         for client in committers:
             group.create_task(_race(scenario, client), name=client.name)
         for name in ("r0", "r1"):
-            group.create_task(_read_on(scenario, world.client(name)), name=name)
+            group.create_task(read_on(scenario, world.client(name)), name=name)
         for name in ("m0", "m1"):
             group.create_task(maintain(scenario, world.client(name)), name=name)
         for name, work in (("registrar", register_on), ("outsider", _write_outside)):
@@ -143,7 +143,7 @@ async def _play(scenario: TransactionScenario) -> None:
     await asyncio.sleep(3_600)  # By then each late request of a dead client has landed.
     last = world.client("last")
     await persist(last, scenario.transactions(last).tidy)
-    await _read_all(scenario, last)
+    await read_all(scenario, last)
 
 
 def registration(
@@ -218,13 +218,13 @@ async def _commit(
         return
 
 
-async def _read_on(scenario: TransactionScenario, client: Client) -> None:
+async def read_on(scenario: TransactionScenario, client: Client) -> None:
     for _ in range(scenario.dice.randrange(2, 7)):
         await client.clock.sleep(scenario.dice.randrange(300_000))
-        await _read_all(scenario, client)
+        await read_all(scenario, client)
 
 
-async def _read_all(scenario: TransactionScenario, client: Client) -> None:
+async def read_all(scenario: TransactionScenario, client: Client) -> None:
     """Read all shards as of one time."""
     found = scenario.transactions(client)
     begin = asyncio.get_running_loop().time()
@@ -325,7 +325,7 @@ async def _write_outside(scenario: TransactionScenario, client: Client) -> None:
 
 
 def check_transactions(
-    scenario: TransactionScenario, watch: Watch, shards: dict[str, Observed]
+    scenario: TransactionScenario, watch: Watch, shards: dict[str, ObservedShard]
 ) -> None:
     """Check everything against the decisions."""
     decided = decided_in(watch, NAME)
@@ -357,7 +357,7 @@ def check_transactions(
     scenario.report.commits = len(decided)
 
 
-def _check_said(scenario: TransactionScenario, decided: list[Decided]) -> None:
+def _check_said(scenario: TransactionScenario, decided: list[CommittedTransaction]) -> None:
     there = {one.token for one in decided}
     demand(len(there) == len(decided), "a token was committed twice")
     for call in scenario.calls:
@@ -369,7 +369,7 @@ def _check_said(scenario: TransactionScenario, decided: list[Decided]) -> None:
 
 
 def _check_outside(
-    scenario: TransactionScenario, shards: dict[str, Observed]
+    scenario: TransactionScenario, shards: dict[str, ObservedShard]
 ) -> dict[str, list[Update]]:
     """Return the outsiders' writes by shard; each must match its answer."""
     found: dict[str, list[Update]] = {name: [] for name in shards}

@@ -9,7 +9,14 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidelog.blocking.collections import Collection, Collections
+    from tidelog.blocking.collections import (
+        Collection,
+        Collections,
+        Contents,
+        Table,
+        Tables,
+        TableTransaction,
+    )
     from tidelog.blocking.connection import connect, read_split
     from tidelog.blocking.keyed import KeyedLog, KeyedLogs, KeyedReader
     from tidelog.blocking.location import Location
@@ -17,10 +24,10 @@ if TYPE_CHECKING:
     from tidelog.blocking.shards import Shard, Shards, Transactions
     from tidelog.blocking.sources import Sources
     from tidelog.collection.formats.csv.guess import CsvOptions
-    from tidelog.collection.reading import CollectionDescription, Contents
+    from tidelog.collection.reading import CollectionDescription
     from tidelog.collection.spec_types import SourceSpec
-    from tidelog.keyed.query import Keys
-    from tidelog.keyed.values import Retention, Sealing
+    from tidelog.collection.table.history import TableCommit
+    from tidelog.keyed.values import Keys, Retention, Sealing
     from tidelog.persist.format.codec import (
         Moments,
         RecordCodec,
@@ -67,6 +74,10 @@ __all__ = [
     "SourceSpec",
     "Sources",
     "Split",
+    "Table",
+    "TableCommit",
+    "TableTransaction",
+    "Tables",
     "Transactions",
     "Verdict",
     "Witness",
@@ -81,12 +92,16 @@ _HOMES = {
     "Collection": "tidelog.blocking.collections",
     "Collections": "tidelog.blocking.collections",
     "CollectionDescription": "tidelog.collection.reading",
-    "Contents": "tidelog.collection.reading",
+    "Contents": "tidelog.blocking.collections",
     "KeyedLogs": "tidelog.blocking.keyed",
     "Location": "tidelog.blocking.location",
     "Logs": "tidelog.blocking.logs",
     "Shards": "tidelog.blocking.shards",
     "Sources": "tidelog.blocking.sources",
+    "Table": "tidelog.blocking.collections",
+    "TableCommit": "tidelog.collection.table.history",
+    "TableTransaction": "tidelog.blocking.collections",
+    "Tables": "tidelog.blocking.collections",
     "CsvOptions": "tidelog.collection.formats.csv.guess",
     "Log": "tidelog.blocking.logs",
     "Shard": "tidelog.blocking.shards",
@@ -97,7 +112,7 @@ _HOMES = {
     "Keep": "tidelog.wal.gc.plan",
     "KeyedLog": "tidelog.blocking.keyed",
     "KeyedReader": "tidelog.blocking.keyed",
-    "Keys": "tidelog.keyed.query",
+    "Keys": "tidelog.keyed.values",
     "Retention": "tidelog.keyed.values",
     "Sealing": "tidelog.keyed.values",
     "Limits": "tidelog.wal.read.limits",

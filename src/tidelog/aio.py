@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from tidelog.collection.reading import CollectionDescription, Contents
     from tidelog.collection.sources import Sources
     from tidelog.collection.spec_types import SourceSpec
+    from tidelog.collection.table.history import TableCommit
+    from tidelog.collection.tables import Table, Tables
+    from tidelog.collection.transaction import TableTransaction
     from tidelog.core.clock import Clock
     from tidelog.keyed.log import KeyedLog
     from tidelog.keyed.logs import KeyedLogs
-    from tidelog.keyed.query import Keys
     from tidelog.keyed.reader import KeyedReader
-    from tidelog.keyed.values import Retention, Sealing
+    from tidelog.keyed.values import Keys, Retention, Sealing
     from tidelog.persist.format.codec import (
         Moments,
         RecordCodec,
@@ -75,6 +77,10 @@ __all__ = [
     "SourceSpec",
     "Sources",
     "Split",
+    "Table",
+    "TableCommit",
+    "TableTransaction",
+    "Tables",
     "Transactions",
     "Witness",
     "connect",
@@ -87,6 +93,7 @@ __all__ = [
 _AWAITED = {
     "Collection": "tidelog.collection.collection",
     "Collections": "tidelog.collection.collections",
+    "Contents": "tidelog.collection.reading",
     "KeyedLog": "tidelog.keyed.log",
     "KeyedLogs": "tidelog.keyed.logs",
     "KeyedReader": "tidelog.keyed.reader",
@@ -95,6 +102,10 @@ _AWAITED = {
     "Shard": "tidelog.persist.handle.shard",
     "Shards": "tidelog.persist.shards",
     "Sources": "tidelog.collection.sources",
+    "Table": "tidelog.collection.tables",
+    "TableCommit": "tidelog.collection.table.history",
+    "TableTransaction": "tidelog.collection.transaction",
+    "Tables": "tidelog.collection.tables",
     "Transactions": "tidelog.persist.transactions.transactions",
 }
 

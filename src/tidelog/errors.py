@@ -70,7 +70,7 @@ class UsageError(TidelogError, ValueError):
 class AsOfBeforeSince(UsageError):
     """The time is earlier than `since`, so it is no longer readable.
 
-    Remedy: read at the earliest readable time, which the message names; place a hold to keep
+    Remedy: read at the earliest readable time, which the message names; create a hold to keep
     times.
     """
 
@@ -128,6 +128,13 @@ class NameTaken(UsageError):
     """An object of that name exists, or existed: names of destroyed logs are not reused.
 
     Remedy: open it, or choose another name.
+    """
+
+
+class KeyExists(UsageError):
+    """An inserted key exists in the table; the message names it.
+
+    Remedy: upsert the row, or insert another key.
     """
 
 
@@ -283,9 +290,9 @@ class ObjectChanged(ContentionError):
 
 
 class CursorMoved(ContentionError):
-    """Another process created, moved or deleted the cursor.
+    """Another process created, moved or dropped the cursor.
 
-    Remedy: load the cursor, and decide again.
+    Remedy: read the cursor again, and decide again.
     """
 
 
@@ -372,7 +379,7 @@ class ConsensusMoved(HandleError):
 class HoldFenced(HandleError):
     """The hold has a newer owner; the message has its token.
 
-    Remedy: stop, or place the hold again with a greater token.
+    Remedy: stop, or take the hold over with a greater token.
     """
 
 
@@ -438,7 +445,7 @@ class PartMissing(CorruptionError):
 class ConsensusGone(CorruptionError):
     """The database of consensus is missing, or does not know this location.
 
-    Remedy: restore the database, or name the right one with `--consensus`.
+    Remedy: restore the database, or name the right one with `consensus=` (`--consensus`).
     """
 
 
@@ -471,9 +478,9 @@ class HeaderDiffers(CorruptionError):
 
 
 class SourceRowsRefused(TidelogError):
-    """Ingestion with `--strict` met rows that do not fit the schema.
+    """Ingestion with `strict=True` (`--strict`) met rows that do not fit the schema.
 
-    Remedy: correct the rows, or ingest without `--strict`.
+    Remedy: correct the rows, or ingest without `strict`.
     """
 
     kind = "refused"

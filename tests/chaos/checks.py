@@ -106,7 +106,7 @@ def run_maintained(
     assert not beside.said, beside.said[:3]
     start_ingest(clean_url, engine="local", tick_bytes=tick_bytes).finish()
     check_equal(url, clean_url, scenario)
-    for verb in (("compact", "--full"), *[("collect", "--after", "0s", "--sweep")] * 3):
+    for verb in (("compact", "--full"), *[("collect", "--grace", "0s", "--sweep")] * 3):
         command = [sys.executable, "-m", "tidelog.cli.main", "--location", url, *verb]
         subprocess.run(command, check=True, capture_output=True)
     minutes = check_equal(url, clean_url, scenario)

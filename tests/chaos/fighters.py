@@ -14,16 +14,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from kit.places import Addresses
+from sim.checkers.linear import LANDED, LOST, NEVER, UNSURE
 
 T = TypeVar("T")
 TESTS = Path(__file__).parents[1]
 WRITERS = 8
+LANDED_MIN = 5  # On a busy machine, few calls get that far.
 SECONDS = float(os.environ.get("TIDELOG_CHAOS_SECONDS", "6"))
 STOPPED_S = 0.8  # Twice a lease.
 
@@ -66,7 +69,7 @@ class Writer(Speaker[list[Any]]):
 
 
 @dataclass(slots=True)
-class Fought:
+class FightResult:
     """The results of a fight."""
 
     said: list[tuple[str, list[Any]]] = field(default_factory=list)
@@ -82,17 +85,18 @@ def fight(
     seed: int,
     outage: Callable[[], None] | None = None,
     writers: int = WRITERS,
-) -> Fought:
-    """Let all writers write.
+    lost: int,
+) -> FightResult:
+    """Let all writers write, kill and stop them at random; return the lines that they printed.
 
-    Kill and stop them at random, and cut the server off. Return the lines that they printed.
+    The fight continues until more than ``lost`` races were lost: see `check_fight`.
     """
-    dice, found = random.Random(seed), Fought()
+    dice, found = random.Random(seed), FightResult()
     running = [Writer(where, script, f"w{n}-0") for n in range(writers)]
     begun = time.monotonic()
     try:
         while (took := time.monotonic() - begun) < SECONDS or (
-            took < 20 * SECONDS and not _is_enough(running, found)
+            took < 20 * SECONDS and not _is_enough(running, found, lost)
         ):
             time.sleep(dice.uniform(0.1, 0.4))
             place = dice.randrange(writers)
@@ -119,12 +123,29 @@ def fight(
     return found
 
 
-def _is_enough(running: list[Writer], found: Fought) -> bool:
-    """Return True if most writers wrote and each event happened.
+ANSWERS: Final = {"landed": LANDED, "lost": LOST, "never": NEVER, "unsure": UNSURE}
 
-    Otherwise the fight proves nothing.
-    """
+
+def check_fight(found: FightResult, answers: Iterable[str], *, lost: int, outage: bool) -> None:
+    """Check that a fight was one: records landed, races were lost, and answers too."""
+    counts = Counter(answers)
+    told = Counter(line[0] for _, line in found.said)
+    print(dict(counts), dict(told), found.kills, found.stops, found.outages)
+    assert counts[LANDED] > LANDED_MIN
+    assert counts[LOST] > lost
+    assert counts[UNSURE] + counts[NEVER] > 0
+    assert found.outages == outage
+
+
+def _is_enough(running: list[Writer], found: FightResult, lost: int) -> bool:
+    """Return True if most writers wrote, each event happened, and `check_fight` would pass."""
     said = [*found.said, *((w.name, line) for w in running for line in list(w.said))]
     wrote = {name.split("-")[0] for name, line in said if line[0] == "landed"}
-    reads = sum(line[0] == "read" for _, line in said)
-    return len(wrote) > len(running) // 2 and reads > 5 and min(found.kills, found.stops) >= 2
+    counts = Counter(line[0] for _, line in said)
+    return (
+        len(wrote) > len(running) // 2
+        and counts["landed"] > LANDED_MIN
+        and counts["lost"] > lost
+        and counts["read"] > 5
+        and min(found.kills, found.stops) >= 2
+    )

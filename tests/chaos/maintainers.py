@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 COMPACT = ("compact", "--full", "--follow", "--interval", "0.1")
-COLLECT = ("collect", "--after", "0s", "--follow", "--interval", "0.2")
-SWEEP = ("collect", "--after", "0s", "--sweep", "--follow", "--interval", "1.5")
+COLLECT = ("collect", "--grace", "0s", "--follow", "--interval", "0.2")
+SWEEP = ("collect", "--grace", "0s", "--sweep", "--follow", "--interval", "1.5")
 
 
 @dataclass(slots=True)

@@ -35,10 +35,7 @@ class Scenario:
 
 
 def write_scenario(folder: Path, *, events_count: int, seed: int, files: int = 6) -> Scenario:
-    """Write files of JSON lines in time order.
-
-    Several events share a time, and many share a key.
-    """
+    """Write files of JSON lines in time order; several events share a time, many a key."""
     rng = random.Random(seed)
     folder.mkdir(parents=True)
     events: list[dict[str, Any]] = []

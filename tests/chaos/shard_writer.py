@@ -11,6 +11,8 @@ import json
 import random
 import sys
 import time
+from abc import ABC, abstractmethod
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,7 +20,7 @@ from tidelog.consensus.kinds import open_consensus, parse_consensus
 from tidelog.consensus.port import Consensus
 from tidelog.core.clock import SystemClock
 from tidelog.core.ids import ShardId
-from tidelog.errors import HoldExpired, LocationError, Outcome, ReadOvertaken
+from tidelog.errors import HoldExpired, LocationError, Outcome, ReadOvertaken, TidelogError
 from tidelog.persist.format.schema import shard_schema
 from tidelog.persist.handle.leasing import LeasedReader
 from tidelog.persist.handle.shard import Shard
@@ -30,6 +32,7 @@ COLUMNS: list[tuple[str, pa.DataType]] = [("c0", pa.string()), ("c1", pa.int64()
 SCHEMA = shard_schema(pa.schema(COLUMNS), key=["c0"])
 LEASE_US = 400_000
 HOUR_US = 3_600_000_000
+PAUSE_S = 0.05
 
 
 class WrongClock(SystemClock):
@@ -53,46 +56,79 @@ def opened(
     return store, open_consensus(place, location=location, store=store, clock=clock)
 
 
-class Worker:
-    """The work of one process, with its own dice."""
+class Actor(ABC):
+    """A process with its own dice and a wrong wall clock, which works until it is killed."""
+
+    retried: tuple[type[TidelogError], ...] = (LocationError, ReadOvertaken)
 
     def __init__(self, store_url: str, consensus_url: str, location: str, name: str) -> None:
         self.name = name
         self.dice = random.Random(name)
         self.clock = WrongClock()
-        store, consensus = opened(store_url, consensus_url, location, self.clock)
-        self.shard = Shard(
-            id=ShardId("s"), store=store, consensus=consensus, clock=self.clock, schema=SCHEMA
-        )
-        self.shard.machine.rollup_every = 8
+        self.store, self.consensus = opened(store_url, consensus_url, location, self.clock)
         self.upper = 0
-        self.leased: LeasedReader | None = None
+
+    def shard_named(self, name: str) -> Shard:
+        return Shard(
+            id=ShardId(name),
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            schema=SCHEMA,
+        )
 
     async def work(self) -> None:
         for number in range(1_000_000):
             self.clock.off_us = self.dice.choice([-HOUR_US, 0, HOUR_US])
-            toss = self.dice.random()
             try:
-                if toss < 0.75:
-                    await self.write(number)
-                elif toss < 0.87:
-                    await self.read()
-                else:
-                    await self.keep(self.dice.choice(["compact", "collect", "sweep", "leases"]))
-            except (LocationError, ReadOvertaken):
-                await asyncio.sleep(0.05)
+                await self.step(number, self.dice.random())
+            except self.retried:
+                await asyncio.sleep(PAUSE_S)
+
+    @abstractmethod
+    async def step(self, number: int, toss: float) -> None:
+        """Do the step that the toss of a coin selects; ``number`` counts the steps."""
+
+    def row(self, value: str, lower: int, paddings: list[int]) -> pa.Table:
+        """Return a row as a table. Some rows are parts of their own, most are in the state."""
+        padded = value + " " * self.dice.choice(paddings)
+        row = {"c0": padded, "c1": lower, "_time": lower, "_diff": 1}
+        return pa.Table.from_pylist([row], schema=SCHEMA.updates)
+
+    async def keep(self, shard: Shard, what: str) -> None:
+        """Compact, collect or sweep a shard."""
+        if what == "compact":
+            await shard.compact(full=self.dice.random() < 0.3)
+        elif what == "collect":
+            await shard.collect(after_us=0)
+        else:
+            await shard.sweep()
+
+
+class Worker(Actor):
+    """An actor on one shard."""
+
+    def __init__(self, *addresses: str) -> None:
+        super().__init__(*addresses)
+        self.shard = self.shard_named("s")
+        self.shard.machine.rollup_every = 8
+        self.leased: LeasedReader | None = None
+
+    async def step(self, number: int, toss: float) -> None:
+        if toss < 0.75:
+            await self.write(number)
+        elif toss < 0.87:
+            await self.read()
+        elif (what := self.dice.choice(["compact", "collect", "sweep", "leases"])) == "leases":
+            await self.shard.end_leases()
+        else:
+            await self.keep(self.shard, what)
 
     async def write(self, number: int) -> None:
-        """Append one row at the last seen upper.
-
-        In half of the cases, retry until the result is known.
-        """
+        """Append one row at the last seen upper; retry half of the appends until the result."""
         shard, lower = self.shard, self.upper
         value = f"{self.name} {number}"
-        # Some rows are parts of their own, and most are stored in the state.
-        padded = value + " " * self.dice.choice([0, 0, 0, 5_000])
-        row = {"c0": padded, "c1": lower, "_time": lower, "_diff": 1}
-        table = pa.Table.from_pylist([row], schema=SCHEMA.updates)
+        table = self.row(value, lower, [0, 0, 0, 5_000])
         insists = self.dice.random() < 0.5
         say("begins", value, lower)
         while True:
@@ -102,7 +138,7 @@ class Worker:
                 )
             except LocationError as error:
                 if insists:
-                    await asyncio.sleep(0.05)
+                    await asyncio.sleep(PAUSE_S)
                     continue
                 never = error.outcome is Outcome.NOT_APPLIED
                 say("never" if never else "unsure", value, lower)
@@ -126,24 +162,15 @@ class Worker:
             say("expired", self.name)
             return
         self.upper = upper
-        found = [
-            [at + 1, text.rstrip()]
-            for text, at, diff in zip(
-                *(table.column(name).to_pylist() for name in ("c0", "c1", "_diff")), strict=True
-            )
-            for _ in range(diff)
-        ]
-        say("read", begun, sorted(found))
+        say("read", begun, sorted([at + 1, text] for at, text in rows_of(table)))
 
-    async def keep(self, what: str) -> None:
-        if what == "compact":
-            await self.shard.compact(full=self.dice.random() < 0.3)
-        elif what == "collect":
-            await self.shard.collect(after_us=0)
-        elif what == "sweep":
-            await self.shard.sweep()
-        else:
-            await self.shard.end_leases()
+
+def rows_of(table: pa.Table) -> list[tuple[int, str]]:
+    """Return each row of a snapshot as often as it counts: its time and its writer."""
+    columns: Any = [table.column(name).to_pylist() for name in ("c1", "c0", "_diff")]
+    return [
+        (at, text.rstrip()) for at, text, diff in zip(*columns, strict=True) for _ in range(diff)
+    ]
 
 
 if __name__ == "__main__":

@@ -29,11 +29,8 @@ def test_a_run_on_spark_that_is_killed_equals_a_clean_run_and_the_replay(tmp_pat
     assert report.minutes > 30
 
 
-def test_a_run_beside_merges_that_are_killed_equals_a_clean_run(tmp_path: Path) -> None:
-    """Merges, collections and sweeps may die at any moment while ingesters run.
-
-    Every comparison is equal.
-    """
+def test_a_run_with_killed_merges_equals_a_clean_run(tmp_path: Path) -> None:
+    """Merges, collections and sweeps may die at any moment of an ingest."""
     report = checks.run_maintained(tmp_path, kills=4, seed=6, span_s=0.5, tick_bytes=6_000)
 
     assert report.minutes > 30
@@ -41,10 +38,7 @@ def test_a_run_beside_merges_that_are_killed_equals_a_clean_run(tmp_path: Path) 
 
 
 def test_two_ingesters_at_once_equal_one(tmp_path: Path) -> None:
-    """Two concurrent ingesters give the result of one.
-
-    The loser of a commit computed the same, and continues after the winner.
-    """
+    """The loser of a commit computed the same, and continues after the winner."""
     report = checks.run_two(tmp_path, engine="local", seed=3, tick_bytes=6_000)
 
     assert min(report.won) > 0
@@ -64,10 +58,7 @@ def test_the_comparison_fails_where_a_row_is_lost(tmp_path: Path) -> None:
 
 
 def test_the_scenario_changes_one_key_several_times_at_one_time(tmp_path: Path) -> None:
-    """The scenario changes a key several times at one time.
-
-    Otherwise the comparison would prove little.
-    """
+    """The comparison proves little unless a key changes several times at one time."""
     made = scenario.write_scenario(tmp_path / "events", events_count=500, seed=5)
     pairs = [(e["at"], e["key"]) for e in made.events]
 

@@ -35,10 +35,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, 
 def test_a_disk_that_is_full_is_told_and_loses_nothing(
     kind: str, disk: tuple[str, Path], request: pytest.FixtureRequest
 ) -> None:
-    """Each write that failed on a full disk is repeated after space is free.
-
-    It then exists once.
-    """
+    """Each write that failed on a full disk exists once after its repetition."""
     how, folder = disk
     for place, where in open_place(kind, request, folder):
         assert where is not None

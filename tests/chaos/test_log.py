@@ -70,10 +70,7 @@ def _words(said: list[str], running: list[LogWriter]) -> list[str]:
 
 
 def _is_enough(bodies: Collection[str]) -> bool:
-    """Return True if every writer had a turn and enough records exist.
-
-    Otherwise the fight proves nothing.
-    """
+    """Return True if every writer had a turn and enough records exist."""
     return len({body.split("-")[0] for body in bodies}) == WRITERS and len(bodies) > 50
 
 

@@ -29,10 +29,7 @@ def command(url: str, *arguments: str) -> list[dict[str, object]]:
 def test_a_server_that_is_killed_in_between_loses_nothing(
     tmp_path: Path, seaweed: SeaweedServer
 ) -> None:
-    """A server that is killed during an ingest loses nothing.
-
-    The next ingester reads back lost answers.
-    """
+    """After the kill of a server, the next ingester reads back lost answers."""
     made = write_scenario(tmp_path / "events", events_count=2_500, seed=6)
     url, clean_url = seaweed.url("chaos-killed"), (tmp_path / "clean").as_uri()
     for place in (url, clean_url):

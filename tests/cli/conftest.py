@@ -15,7 +15,7 @@ from tidelog.cli.main import main
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandOutput:
     """The output of a command, and its exit status."""
 
     status: int
@@ -47,6 +47,15 @@ class Said:
         return lines[0].removeprefix("tidelog: ")
 
 
+def refused(said: CommandOutput, *words: str, status: int = 2) -> str:
+    """Check that a command was refused with one sentence that has the words; return it."""
+    complaint = said.complaint
+    assert said.status == status, complaint
+    for word in words:
+        assert word in complaint, complaint
+    return complaint
+
+
 class Cli:
     """Runs commands on one location, in this process."""
 
@@ -55,7 +64,7 @@ class Cli:
         self.location = (folder / "lake").as_uri()
         self._capsys = capsys
 
-    def run(self, *arguments: str | Path, given: bytes | None = None) -> Said:
+    def run(self, *arguments: str | Path, given: bytes | None = None) -> CommandOutput:
         """Run a command, with standard input if ``given``."""
         self._capsys.readouterr()
         words = [str(argument) for argument in arguments]
@@ -67,19 +76,19 @@ class Cli:
             with typed.open() as stdin, patch.object(sys, "stdin", stdin):
                 status = main(words)
         said = self._capsys.readouterr()
-        return Said(status, said.out, said.err)
+        return CommandOutput(status, said.out, said.err)
 
-    def __call__(self, *arguments: str | Path) -> Said:
+    def __call__(self, *arguments: str | Path) -> CommandOutput:
         """Run a command on the location."""
         return self.run("--location", self.location, *arguments)
 
-    def done(self, *arguments: str | Path, given: bytes | None = None) -> Said:
+    def done(self, *arguments: str | Path, given: bytes | None = None) -> CommandOutput:
         """Run a command on the location; it must succeed."""
         said = self.run("--location", self.location, *arguments, given=given)
         assert said.status == 0, said.err
         return said
 
-    def ingest(self, name: str, *arguments: str) -> Said:
+    def ingest(self, name: str, *arguments: str) -> CommandOutput:
         return self.done("ingest", name, "--engine", "local", *arguments)
 
     def write_lines(self, name: str, *objects: dict[str, Any] | str) -> Path:

@@ -23,7 +23,7 @@ def days(cli: Cli) -> Iterator[Cli]:
     cli.done(*made, "--time-column", "at", "--lateness", "120m")
     cli.ingest("days")
     # Text for people is printed as on a terminal.
-    with patch("tidelog.cli.source.choose_format", return_value="table"):
+    with patch("tidelog.cli.output.is_json", return_value=False):
         yield cli
 
 
@@ -47,7 +47,7 @@ def test_status_tells_that_rows_are_held_back(days: Cli) -> None:
     assert "2h newer arrive, or: tidelog ingest days --final" in said
     size = (days.folder / "days" / "1.jsonl").stat().st_size
     assert f"in {size} bytes of input" in said
-    with patch("tidelog.cli.source.choose_format", return_value="json"):
+    with patch("tidelog.cli.output.is_json", return_value=True):
         found = days.done("source", "status", "days").object
         assert (found["lateness_ms"], found["held_bytes"]) == (7_200_000, size)
     days.ingest("days", "--final")
@@ -90,7 +90,7 @@ def test_status_fails_if_it_is_asked_to(cli: Cli) -> None:
 
 def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
     """A small cost is shown, and with no more digits than the prices have."""
-    from tidelog.cli.progress import end_line
+    from tidelog.cli.ingest import end_line
     from tidelog.collection.ingest.summary import Summary
     from tidelog.store.wrappers.metered import Usage
 
@@ -142,8 +142,8 @@ def test_dropping_a_source_wants_a_word(events: Cli) -> None:
 def test_status_tells_of_fields_that_the_schema_lacks(events: Cli) -> None:
     """The status keeps the dropped fields, since a cron job's output is rarely read."""
     events.write_lines("events/2.jsonl", {"at": 9_000, "id": 9, "event": "start", "new": True})
-    events.ingest("events")
 
+    assert events.ingest("events", "--json").object["dropped"] == {"new": 1}
     assert events.done("source", "status", "events").object["run"]["dropped"] == {"new": 1}
 
 
@@ -159,9 +159,7 @@ def test_a_name_that_says_another_format_is_refused(events: Cli, name: str) -> N
 
 @pytest.mark.parametrize("format", ["json", "csv", "parquet"])
 @pytest.mark.parametrize("text", [None, "", "\ufeff\n \r\n"])
-def test_where_nothing_is_yet_no_columns_are_made_up(
-    cli: Cli, format: str, text: str | None
-) -> None:
+def test_an_empty_folder_gives_no_schema(cli: Cli, format: str, text: str | None) -> None:
     """An empty or missing folder gives no schema: a mistyped path would be permanent."""
     folder = cli.folder / "inbx"
     if text is not None:

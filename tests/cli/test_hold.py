@@ -37,7 +37,7 @@ def test_a_hold_of_a_shard_is_created_moved_and_dropped(lake: Cli) -> None:
     placed = lake.done("hold", "create", "s", "mine", "--at", "2")
     assert "The hold 'mine' of 's' is at 2" in placed.err
     assert holds(lake, "s")["mine"]["since"] == 2
-    assert lake("hold", "move", "s", "mine", "5", "--yes").status == 0
+    assert lake("hold", "move", "s", "mine", "--at", "5", "--yes").status == 0
     assert holds(lake, "s")["mine"]["since"] == 5
     assert lake("hold", "drop", "s", "mine").status == 0
     assert "mine" not in holds(lake, "s")
@@ -63,7 +63,7 @@ def test_a_greater_token_takes_over(lake: Cli) -> None:
     """T34, from a shell: the old owner gets an error that names the newer token."""
     assert lake("hold", "create", "s", "sink", "--token", "3").status == 0
     assert lake("hold", "create", "s", "sink", "--token", "4").status == 0
-    refused = lake("hold", "move", "s", "sink", "4", "--token", "3", "--yes")
+    refused = lake("hold", "move", "s", "sink", "--at", "4", "--token", "3", "--yes")
     assert refused.status == 1
     assert "newer owner" in refused.err
     assert "token=4" in refused.err
@@ -75,18 +75,26 @@ def test_a_greater_token_takes_over(lake: Cli) -> None:
     [
         (("list", "nobody"), 2, "no shard named 'nobody'; existing shards: s"),
         (("create", "s", "h", "--at", "soon"), 2, "is not a time of a shard"),
-        (("create", "s", "h", "--at", "99"), 2, "past upper"),
-        (("create", "c", "h", "--at", "1970-01-01T00:00:00Z"), 2, "below since"),
-        (("move", "s", "nothing", "5", "--yes"), 1, "no hold named 'nothing'"),
-        (("move", "s", "history", "5"), 2, "pass --yes"),
-        (("move", "s", "history", "99", "--yes"), 2, "complete only before"),
+        (("create", "s", "h", "--at", "99"), 2, "at most, the upper"),
+        (("create", "c", "h", "--at", "1970-01-01T00:00:00Z"), 2, "before the shard's since"),
+        (("move", "s", "nothing", "--at", "5", "--yes"), 1, "no hold named 'nothing'"),
+        (("move", "s", "history", "--at", "5"), 2, "pass --yes"),
+        (("move", "s", "history", "--at", "99", "--yes"), 2, "at most, the upper"),
         (("drop", "c", "nothing"), 1, "existing holds:"),
         (("create", "s", "h", "--token", "0"), 2, "--token"),
         (("list", "c", "--shard"), 2, "no shard named 'c'"),
         (("create", "c", "ingest"), 2, "the ingester owns the hold"),
-        (("move", "c", "ingest", "1970-01-01T00:00:09Z", "--yes"), 2, "the ingester owns the hold"),
+        (
+            ("move", "c", "ingest", "--at", "1970-01-01T00:00:09Z", "--yes"),
+            2,
+            "the ingester owns the hold",
+        ),
         (("drop", "c", "ingest"), 2, "the ingester owns the hold"),
-        (("move", "c", "history", "1970-01-01T00:00:09.501Z", "--yes"), 2, "newest contents"),
+        (
+            ("move", "c", "history", "--at", "1970-01-01T00:00:09.501Z", "--yes"),
+            2,
+            "newest contents",
+        ),
         (("create", "s", ""), 2, "cannot be the name of a hold"),
     ],
 )
@@ -105,7 +113,7 @@ def test_mistakes_are_told(
 def test_the_newest_contents_stay_whatever_is_given_up(lake: Cli) -> None:
     """A hold may not give up the newest contents, which the next tick needs."""
     newest = "1970-01-01T00:00:09.500Z"
-    lake.done("hold", "move", "c", "history", newest, "--yes")
+    lake.done("hold", "move", "c", "history", "--at", newest, "--yes")
     lake.done("compact", "--full")
     assert len(lake.done("read", "c", "--format", "json").objects) == 11
     lake.write_lines("in/2.jsonl", {"k": 1, "at": 90_000})
@@ -117,9 +125,9 @@ def test_a_first_write_to_a_shard_keeps_its_past_until_that_is_moved(lake: Cli) 
     """A new hold that moves forward gives up nothing that the history hold still keeps."""
     assert holds(lake, "s")["history"]["since"] == 0
     lake.done("hold", "create", "s", "mine")
-    told = lake.done("hold", "move", "s", "mine", "5", "--yes")
+    told = lake.done("hold", "move", "s", "mine", "--at", "5", "--yes")
     assert "The earliest readable time of 's' is 0" in told.err
-    assert "of 's' is 3" in lake.done("hold", "move", "s", "history", "3", "--yes").err
+    assert "of 's' is 3" in lake.done("hold", "move", "s", "history", "--at", "3", "--yes").err
 
 
 def test_retention_says_what_holds_more_than_it_keeps(lake: Cli) -> None:

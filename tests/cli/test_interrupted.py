@@ -24,6 +24,7 @@ PAGE: Final = Path(__file__).parents[2] / "docs/guides/interrupted-commands.md"
 OTHERS: Final = {"serve", "verify", "demo"}
 STRIDE: Final = 97
 ROWS: Final = b"".join(b'{"n": %d, "t": "%064d"}\n' % (n, n * 7_919) for n in range(900))
+MORE: Final = b"".join(b'{"n": %d, "t": "%064d"}\n' % (n, n) for n in range(900, 1_800))
 
 SETUP: Final = (
     ("log create l", b""),
@@ -50,7 +51,7 @@ SETUP: Final = (
     ("keyed append k --key a", b"1\n2\n"),
     ("keyed seal k", b""),
     ("keyed append k --key b", b"3\n"),
-    ("keyed compact k --everything", b""),
+    ("keyed compact k --full", b""),
     ("keyed append k --key b", b"4\n"),
     ("keyed checkpoint create k c", b""),
     ("keyed append k --key c", b"5\n"),
@@ -58,7 +59,9 @@ SETUP: Final = (
     ("shard append z --time 1", ROWS),
     ("shard append z --time 2", ROWS),
     ("shard append z --time 3", b'{"n": 1, "t": "y"}\n'),
-    ("hold move z history 2 --yes", b""),
+    ("hold move z history --at 2 --yes", b""),
+    ("table create t --schema 'n int, t text' --key n --shards 2", b""),
+    ("table insert t", ROWS),
 )
 
 
@@ -75,14 +78,16 @@ class Case:
 # Options that the page leaves out: answers to questions, and shorter waits.
 OPTIONS: Final = {
     "source drop": "--yes",
-    "collect": "--after 0s",
+    "collect": "--grace 0s",
     "collection retain": "--yes",
     "hold move": "--yes",
     "log drop": "--yes --grace 0",
     "log collect": "--grace 0 --force",
-    "keyed compact": "--everything",
+    "keyed compact": "--full",
     "keyed drop": "--yes",
     "source create": "--log l",
+    "table create": "--schema 'n int, t text' --shards 2",
+    "table drop": "--yes",
 }
 CASES: Final = {
     "log create at a new location": Case("log create l", names={"NAME": "l"}, is_new=True),
@@ -93,10 +98,10 @@ CASES: Final = {
         "collection retain s 1s --yes", names={"NAME": "s", "DURATION": "1s"}
     ),
     "hold create": Case("hold create s g", names={"NAME": "s", "HOLD": "g"}),
-    "hold move": Case("hold move s h 5 --yes", names={"NAME": "s", "HOLD": "h", "TIME": "5"}),
+    "hold move": Case("hold move s h --at 5 --yes", names={"NAME": "s", "HOLD": "h", "TIME": "5"}),
     "hold drop": Case("hold drop s h", names={"NAME": "s", "HOLD": "h"}),
     "compact": Case("compact --full"),
-    "collect": Case("collect --after 0s"),
+    "collect": Case("collect --grace 0s"),
     "log collect": Case("log collect l --grace 0 --force", names={"NAME": "l"}),
     "log fork": Case("log fork l f", names={"SOURCE": "l", "FORK": "f"}),
     "log copy": Case("log copy l f", names={"SOURCE": "l", "NAME": "f"}),
@@ -108,7 +113,7 @@ CASES: Final = {
     "log drop": Case("log drop w --yes --grace 0", names={"NAME": "w"}),
     "log pin create": Case("log pin create l q", names={"NAME": "l", "PIN": "q"}),
     "keyed create": Case("keyed create n", names={"NAME": "n"}),
-    "keyed compact": Case("keyed compact k --everything", names={"NAME": "k"}),
+    "keyed compact": Case("keyed compact k --full", names={"NAME": "k"}),
     "keyed checkpoint create": Case(
         "keyed checkpoint create k d", names={"NAME": "k", "CHECKPOINT": "d"}
     ),
@@ -124,6 +129,12 @@ CASES: Final = {
     "log stream meta": Case("log stream meta l t text"),
     "keyed append": Case("keyed append k --key a", b"5\n6\n"),
     "shard append": Case("shard append z --time 9", ROWS),
+    "table create": Case("table create u --schema 'n int, t text' --shards 2", names={"NAME": "u"}),
+    "table drop": Case("table drop t --yes", names={"NAME": "t"}),
+    "table insert": Case("table insert t", MORE),
+    "table upsert": Case("table upsert t", ROWS + MORE),
+    "table update": Case("table update t --set \"t = t || 'x'\" --where 'n > 300'"),
+    "table delete": Case("table delete t --where 'n > 300'"),
 }
 ONE_STEP: Final = {
     "log create": "n",
@@ -142,14 +153,19 @@ ONE_STEP: Final = {
     "keyed checkpoint drop": "k c",
     "shard create": "y --schema 'n int'",
     "shard drop": "z --yes",
+    "table advance": "",
 }
 READS: Final = {
     "read": "s",
     "changes": "s --since 0",
+    "sql": "'SELECT 1'",
     "inspect": "",
     "scrub": "",
     "collection list": "",
     "collection describe": "s",
+    "table list": "",
+    "table describe": "t",
+    "history": "t",
     "source list": "",
     "source describe": "s",
     "source status": "s",
@@ -221,9 +237,9 @@ def test_the_page_lists_every_command() -> None:
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, World]:
-    """A location with everything, and three with only logs, keyed logs, or a shard."""
+    """A location with everything, and some with only logs, keyed logs, a shard, or a table."""
     found: dict[str, World] = {}
-    for kind in ("log", "keyed", "shard", ""):
+    for kind in ("log", "keyed", "shard", "table", ""):
         made = found[kind] = World(tmp_path_factory.mktemp("killed"))
         for line, given in SETUP:
             if line.startswith(kind):
@@ -314,6 +330,10 @@ def seen(world: World) -> dict[str, Any]:
         points = listed(world, f"keyed checkpoint list {name}")
         found[f"checkpoints {name}"] = {plain(one, "name") for one in points}
         found[f"keyed scrub {name}"] = world.run(f"keyed scrub {name}").status
+    for one in listed(world, "table list"):
+        found[f"table {one['name']}"] = world.run(f"read {one['name']}").out
+        commits = listed(world, f"history {one['name']}")
+        found[f"commits {one['name']}"] = [plain(c, "added", "removed") for c in commits]
     for one in listed(world, "shard list"):
         found[f"shard {one['name']}"] = plain(one, "since", "upper", "dropped")
         found[f"rows {one['name']}"] = world.run(f"shard read {one['name']}").out
@@ -324,7 +344,7 @@ def settled(world: World) -> Counter[str]:
     """Return the objects left after a sweep of everything unnamed."""
     for _ in range(4):
         world.days += 1
-        assert world.run("collect --after 0s --sweep").status == 0
+        assert world.run("collect --grace 0s --sweep").status == 0
     for one in listed(world, "log list"):
         world.run(f"log collect {one['name']} --grace 0 --sweep")
     return world.keys()

@@ -17,8 +17,7 @@ import pytest
 
 from cli.conftest import Cli
 from kit.protocols import CLOCK
-from tidelog.cli.log.feed import Feed, as_they_are
-from tidelog.cli.log.input import read_lines, read_whole
+from tidelog.cli.feed import Feed, as_they_are, read_lines, read_whole
 from tidelog.errors import LogSealed
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.logs import Logs

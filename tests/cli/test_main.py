@@ -21,7 +21,8 @@ from cli.conftest import Cli
 from kit.doc_blocks import commands_in
 from tidelog import __version__, errors
 from tidelog.cli import main as module
-from tidelog.cli.late_spark import LateSpark
+from tidelog.cli.command import wait_us, with_options
+from tidelog.cli.engine import LateSpark
 from tidelog.cli.main import main, status_of
 from tidelog.collection.ingest.compute import Job
 from tidelog.collection.ingest.engine import LocalEngine, TickParts
@@ -108,7 +109,9 @@ def test_suggestions_fit_the_word_typed(cli: Cli, typed: str, suggested: str | N
     [
         ("vacuum", "tidelog collect"),
         ("collection optimize x", "tidelog compact"),
-        ("history x", "tidelog changes NAME --since TIME"),
+        ("commits x", "tidelog history NAME"),
+        ("upsert x", "tidelog table upsert NAME"),
+        ("delete x", "tidelog table delete NAME"),
         ("topic create x", "tidelog log create NAME"),
         ("log produce x", "tidelog log append NAME"),
         ("consume x", "tidelog log follow NAME"),
@@ -117,6 +120,9 @@ def test_suggestions_fit_the_word_typed(cli: Cli, typed: str, suggested: str | N
         ("expire_snapshots x", "tidelog collection retain NAME DURATION"),
         ("read x --version 3", "did you mean '--as-of'?"),
         ("log scan x --from-beginning", "did you mean '--from'?"),
+        ("log scan x --since now", "did you mean '--from-time'?"),
+        ("log scan x --until now", "did you mean '--to-time'?"),
+        ("log collect x --keep-since now", "did you mean '--keep-from-time'?"),
         ("log scan x --version 3", "tidelog log scan --help"),
     ],
 )
@@ -224,6 +230,59 @@ def test_our_own_mistakes_ask_to_be_reported(cli: Cli, monkeypatch: pytest.Monke
     assert re.search(r"report it: one is two \(one=2\)$", cli("read", "x").complaint)
 
 
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        (["--key", "id"], "--key needs --envelope upsert: add it, or remove --key"),
+        (["--delete-when", "gone"], "--delete-when needs --envelope upsert"),
+        (["--time-unit", "d"], "--time-unit must be one of s, ms, us, ns"),
+        (["--quote", "xx"], "--delimiter, --quote, --null"),
+        (["--lateness", "3"], "--lateness '3' is not a duration"),
+    ],
+)
+def test_errors_of_the_library_name_the_options_of_the_command(
+    cli: Cli, tmp_path: Path, typed: list[str], shown: str
+) -> None:
+    """The library names its parameters, and the command shows the options that set them."""
+    said = cli("source", "create", "events", "--files", tmp_path, *typed)
+
+    assert (said.status, shown in said.complaint) == (2, True), said.err
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("pass schema='a int, b int', or x=3", "pass --schema 'a int, b int', or x=3"),
+        ("raise share_max=, or pass force=True", "raise --share-max, or pass --force"),
+        (
+            "settings['keys'] needs settings['shape']='key-value'",
+            "--set keys needs --generator key-value",
+        ),
+        ("pass consensus= or wait=True", "pass consensus= or wait=True"),
+    ],
+)
+def test_only_parameters_with_an_option_are_renamed(text: str, shown: str) -> None:
+    """A value, a fact, or a parameter without an option stays as the library wrote it."""
+    options = ["--schema", "--share-max", "--force", "--set", "--generator"]
+
+    assert with_options(text, options) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "us"), [("90s", 90_000_000), ("10m", 600_000_000), ("0.1", 100_000), ("3", 3_000_000)]
+)
+def test_a_wait_is_a_duration_or_a_number_of_seconds(text: str, us: int) -> None:
+    """All waits are durations; a plain number of seconds, the earlier form, still works."""
+    assert wait_us(text, "--grace", most="7d") == us
+
+
+@pytest.mark.parametrize("text", ["nan", "-1", "inf", "1e3", "8d", "", "5 weeks"])
+def test_a_wrong_wait_is_refused(text: str) -> None:
+    """The error names the option, and shows the text."""
+    with pytest.raises(errors.UsageError, match=f"--grace .*'{text}'"):
+        wait_us(text, "--grace", most="7d")
+
+
 def test_an_error_of_many_lines_is_one(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message with line ends in its facts is printed as one line."""
     monkeypatch.setattr(module, "_run", failing(errors.UsageError("no", expression="a\nb")))
@@ -299,7 +358,7 @@ def test_a_source_without_news_starts_no_spark(
 ) -> None:
     """A run without new data starts no JVM, which would take seconds."""
     events.ingest("events")
-    monkeypatch.setattr("tidelog.cli.late_spark.LateSpark.compute", None)
+    monkeypatch.setattr("tidelog.cli.engine.LateSpark.compute", None)
 
     assert events.done("ingest", "events", "--engine", "spark", "--json").object["ticks"] == 0
 
@@ -310,10 +369,7 @@ def test_a_source_without_news_starts_no_spark(
 def test_spark_is_taken_where_it_pays(
     events: Cli, monkeypatch: pytest.MonkeyPatch, *, least: int, java: bool, engine: str
 ) -> None:
-    """Small input runs locally, large input on Spark if there is a Java.
-
-    The choice lists the files only once.
-    """
+    """Small input runs locally, large input on Spark with a Java. Files are listed once."""
     ran: list[str] = []
     heads: list[FilesHead] = []
     look = FilesSource.head
@@ -327,10 +383,10 @@ def test_spark_is_taken_where_it_pays(
         local = LocalEngine(store=late.location.store, clock=late.location.clock)
         return await local.compute(job, source)
 
-    monkeypatch.setattr("tidelog.cli.late_spark.LateSpark.compute", compute)
+    monkeypatch.setattr("tidelog.cli.engine.LateSpark.compute", compute)
     monkeypatch.setattr(FilesSource, "head", head)
-    monkeypatch.setattr("tidelog.cli.engine_choice.SPARK_BYTES_MIN", least)
-    monkeypatch.setattr("tidelog.cli.engine_choice._has_java", lambda: java)
+    monkeypatch.setattr("tidelog.cli.engine.SPARK_BYTES_MIN", least)
+    monkeypatch.setattr("tidelog.cli.engine._has_java", lambda: java)
 
     said = events.done("ingest", "events", "--json").object
 

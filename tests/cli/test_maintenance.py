@@ -39,7 +39,7 @@ def test_merging_changes_nothing_that_is_read(cli: Cli) -> None:
     assert done["s"]["updates_read"] >= done["s"]["updates_written"] > 0
     assert [read(cli, f"1970-01-01T00:00:{second:02}Z") for second in range(12)] == before
     assert "nothing to merge" in cli.done("compact", "s").err
-    said = cli.done("collect", "--after", "0s", "--json").objects
+    said = cli.done("collect", "--grace", "0s", "--json").objects
     assert {one["name"]: one["waiting"] for one in said} == {"s": 0, "(catalog)": 0}
 
 
@@ -66,10 +66,7 @@ def test_what_is_not_kept_cannot_be_read(cli: Cli) -> None:
 
 
 def test_a_retention_says_what_it_gives_up_first_and_a_longer_one_takes_it_back(cli: Cli) -> None:
-    """The first tick leaves the ingester's hold at the beginning, so all times stay readable.
-
-    A later ``forever`` therefore keeps all, whatever a shorter retention moved before.
-    """
+    """Later, `forever` keeps all times, because the ingester's hold stays at the beginning."""
     fed(cli, 1)
     cli.write_lines("raw/late.jsonl", {"k": 1, "at": 90_000})
     cli.ingest("s")
@@ -133,7 +130,7 @@ def test_results_on_a_pipe_are_json_without_being_asked_for(cli: Cli) -> None:
             "collect s",
             "collection retain s 9d --yes",
             "hold create s mine",
-            "hold move s mine 1970-01-01T00:00:00Z --yes",
+            "hold move s mine --at 1970-01-01T00:00:00Z --yes",
             "hold drop s mine",
             "source drop s --yes",
         )
@@ -159,8 +156,9 @@ def test_a_hold_is_released_with_json_alone(cli: Cli) -> None:
         (("collection", "retain", "t", "1d", "--yes"), "no source named 't'; existing sources: s"),
         (("compact", "t"), "no collection named 't'; existing collections: s"),
         (("collect", "t"), "no collection named 't'; existing collections: s"),
-        (("collect", "--after", "3"), "--after '3' is not a duration"),
-        (("compact", "--follow", "--interval", "0"), "less than"),
+        (("collect", "--grace", "soon"), "--grace 'soon' is not a duration"),
+        (("collect", "--after", "1h"), "did you mean '--grace'"),
+        (("compact", "--follow", "--interval", "0"), "--interval must be from 100ms"),
         (("compact", "--engine", "flink"), "must be one of auto, spark, local, not 'flink'"),
         (("compact", "--engine", "local", "--master", "yarn"), "--engine local"),
         (("compact", "--master", "flink://x"), "is not a Spark master"),
@@ -208,7 +206,7 @@ def test_a_dropped_source_goes_with_the_next_collection(cli: Cli) -> None:
         "(dropped): 0 objects deleted, 1 kept until 1h old",
         "(left by dropped sources): 1 object deleted",
     ]
-    assert "(dropped): 1 object deleted" in cli.done("collect", "--after", "0s").err
+    assert "(dropped): 1 object deleted" in cli.done("collect", "--grace", "0s").err
     assert not list((cli.folder / "lake" / "shard").rglob("*.parquet"))
     assert "dropped" not in cli.done("collect").err
 
@@ -272,17 +270,17 @@ def test_collect_names_the_hold_that_keeps_objects(cli: Cli) -> None:
         lake.shard("mine").lease(2, lease_us=10**12, fixed=True, purpose="a Spark DataFrame")
     cli.done("compact", "mine", "--full")
 
-    said = cli.done("collect", "mine", "--after", "0s").err
+    said = cli.done("collect", "mine", "--grace", "0s").err
     (name,) = re.findall(
         r"the hold (term-\S+) \(a Spark DataFrame\) keeps \d objects until 20", said
     )
     assert "tidelog hold drop" in said
     assert "kept until" not in said
-    held = cli.done("collect", "mine", "--after", "0s", "--json").object
+    held = cli.done("collect", "mine", "--grace", "0s", "--json").object
     assert held["held"] == {name: held["waiting"]}
     cli.done("hold", "drop", "mine", name)
     cli.done("compact", "mine", "--full")
-    freed = cli.done("collect", "mine", "--after", "0s", "--json").object
+    freed = cli.done("collect", "mine", "--grace", "0s", "--json").object
     assert (freed["held"], freed["waiting"], freed["deleted"] > 0) == ({}, 0, True)
 
 
@@ -294,11 +292,11 @@ def test_shards_that_users_made_are_kept_in_order(cli: Cli) -> None:
     assert names == ["s", "mine", "(catalog)"]
     done = cli.done("compact", "mine", "--full", "--json").object
     assert (done["name"], done["batches"]) == ("mine", 1)
-    assert cli.done("collect", "mine", "--after", "0s", "--json").object["deleted"] > 0
+    assert cli.done("collect", "mine", "--grace", "0s", "--json").object["deleted"] > 0
     told = cli.done("inspect", "mine", "--json").object
     assert (told["role"], told["shard"]) == ("shard", "user.mine")
     cli.done("shard", "drop", "mine", "--yes")
-    cli.done("collect", "--after", "0s")
+    cli.done("collect", "--grace", "0s")
     assert not list((cli.folder / "lake" / "shard" / "user.mine").rglob("*.parquet"))
     user_shard(cli, "s", commits=1)
     roles = [one["role"] for one in cli.done("scrub", "s", "--json").objects]
@@ -334,11 +332,11 @@ def test_a_scrub_reads_everything_and_tells_each_damage(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("verb", ["compact", "collect", "inspect", "scrub"])
-def test_many_that_follow_disturb_nobody_and_end_well(cli: Cli, verb: str) -> None:
+def test_followers_end_with_status_0_and_lose_no_row(cli: Cli, verb: str) -> None:
     """Three followers next to a writer end with status 0 at SIGTERM, and no row is lost."""
     fed(cli, 2)
     user_shard(cli, commits=2)
-    extra = ["--after", "0s", "--sweep"] if verb == "collect" else []
+    extra = ["--grace", "0s", "--sweep"] if verb == "collect" else []
     command = [sys.executable, "-m", "tidelog", "--location", cli.location, verb, *extra]
     running = [
         subprocess.Popen(

@@ -118,7 +118,7 @@ def test_times_are_whole_where_text_can_give_way() -> None:
     assert lines[-1].endswith("…")
 
 
-def test_where_a_time_has_no_room_each_row_is_written_as_lines() -> None:
+def test_a_time_without_room_puts_rows_on_lines_of_their_own() -> None:
     """A time without room puts each row on lines of its own, since it must not be cut."""
     out: list[str] = []
     times = ["1970-01-01T00:00:00Z", "2026-11-23T09:36:04.156Z"]

@@ -40,7 +40,7 @@ def run_process(body: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_a_process_ends_with_the_commands_status_once_everybody_is_told(status: int) -> None:
+def test_a_process_runs_exit_handlers_and_returns_the_status(status: int) -> None:
     """Exit handlers run and buffers are flushed, but Python's teardown is skipped."""
     done = run_process(f"print('written'); return {status}")
 

@@ -19,10 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cli.conftest import Cli
+from cli.conftest import Cli, refused
 from kit.shard_tables import KINDS
-from tidelog.cli.arrow_rows import ParquetRows
-from tidelog.cli.lines import BLOCK_BYTES, LineRows, _blocks
+from tidelog.cli.encoded_rows import BLOCK_BYTES, LineRows, ParquetRows, _blocks
 from tidelog.cli.output import OutputClosed, OutputFailed
 from tidelog.cli.values import json_values, text_values
 from tidelog.cli.writers import _told
@@ -384,3 +383,58 @@ def test_what_keeps_a_file_from_being_written_is_told_as_it_is(rows: Cli) -> Non
     said = rows("read", "rows", "-o", "/proc/nothing.csv")
     assert said.status == 1
     assert "cannot be written: write elsewhere (reason=No such file" in said.complaint
+
+
+def test_a_follower_writes_each_change_as_it_becomes_complete(rows: Cli) -> None:
+    """With a limit, the command ends after so many changes; they are those of a plain read."""
+    plain = rows.done("changes", "rows", "--since", "0", "--json")
+    followed = rows.done("changes", "rows", "--since", "0", "--follow", "--limit", "5", "--json")
+    columns = rows.done(
+        "changes", "rows", "--since", "0", "--follow", "--limit", "1", "--columns", "id", "--json"
+    )
+
+    assert followed.objects == plain.objects[:5]
+    assert columns.object == {"_time": 1_000, "_diff": 1, "id": 0}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--until", "now"), "--follow and --until exclude each other"),
+        (("-o", "x.csv"), "--follow never completes one"),
+    ],
+)
+def test_options_that_end_a_follower_are_refused(
+    rows: Cli, options: tuple[str, ...], text: str
+) -> None:
+    """A follower has no end, so it completes no file."""
+    failed = rows("changes", "rows", "--since", "0", "--follow", *options)
+
+    assert failed.status == 2
+    assert text in failed.complaint
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("read", "rows", "--as-of"),
+        ("changes", "rows", "--since", "0", "--until"),
+        ("changes", "rows", "--follow", "--since"),
+        ("sql", "FROM rows", "--as-of"),
+    ],
+    ids=["read", "changes", "follow", "sql"],
+)
+def test_a_read_waits_for_its_time_at_most_as_long_as_the_user_says(
+    command: tuple[str, ...], rows: Cli
+) -> None:
+    """Without an option, an incomplete time is an error, and no longer wait is advised."""
+    later = "1970-01-01T00:01:00Z"
+    limited = rows.run("--location", rows.location, *command, later, "--timeout", "0")
+    wrong = rows.run("--location", rows.location, *command, later, "--timeout", "soon")
+
+    refused(limited, "is complete up to 1970-01-01T00:00:09Z", "or wait longer", status=3)
+    refused(wrong, "--timeout 'soon' is not a duration")
+    if "--follow" not in command:
+        plain = rows.run("--location", rows.location, *command, later)
+        refused(plain, "is complete up to 1970-01-01T00:00:09Z", "ingest more")
+        assert rows.done(*command, "9000", "--wait", "--json").out.count("\n") == 9

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cli.conftest import Cli
-from tidelog.cli.log import input as log_input
-from tidelog.cli.shard import input as shard_input
-from tidelog.cli.shard.spine import draw_levels
+from cli.conftest import Cli, refused
+from tidelog.cli import feed as log_input
+from tidelog.cli import row_files as shard_input
+from tidelog.cli.shard.describe import draw_levels
 
 SCHEMA = ("--schema", "k varchar, n bigint, at timestamp", "--key", "k")
 ROWS = (
@@ -58,7 +58,7 @@ def test_a_shard_from_its_making_to_its_end(cli: Cli) -> None:
     for limit in ("1", "2"):
         listened = cli.done("shard", "changes", "s", "--until", "5", "--limit", limit, "--json")
         assert len(listened.objects) == int(limit)
-    told = cli.done("hold", "move", "s", "history", "7", "--yes", "--json").object
+    told = cli.done("hold", "move", "s", "history", "--at", "7", "--yes", "--json").object
     assert told == {"name": "s", "hold": "history", "since": 7}
     assert cli("shard", "read", "s", "--as-of", "6").complaint.startswith(
         "the time is no longer readable: the earliest readable time is 7"
@@ -69,7 +69,21 @@ def test_a_shard_from_its_making_to_its_end(cli: Cli) -> None:
     cli.done("shard", "drop", "s", "--yes")
     assert cli("shard", "read", "s", "--as-of", "8").status == 2
     assert cli.done("shard", "list", "--json").object["since"] is None
-    assert "already" in cli("shard", "create", "s", *SCHEMA).complaint
+    assert "was dropped" in cli("shard", "create", "s", *SCHEMA).complaint
+
+
+def test_a_read_waits_for_its_time_at_most_as_long_as_the_user_says(cli: Cli) -> None:
+    """A time that is complete needs no wait. The error of the limit names upper."""
+    made(cli)
+    path = cli.write_lines("1.jsonl", *ROWS)
+    cli.done("shard", "append", "s", path, "--time", "5")
+
+    assert len(contents(cli, "--as-of", "5", "--wait")) == 2
+    late = cli("shard", "read", "s", "--as-of", "9", "--timeout", "0")
+    refused(late, "not complete yet", "wait longer", "upper=6", status=3)
+    plain = cli("shard", "read", "s", "--as-of", "9")
+    refused(plain, "the shard is complete up to 5")
+    refused(cli("shard", "read", "s", "--timeout", "soon"), "--timeout 'soon' is not a duration")
 
 
 def test_a_time_before_all_data_is_reported(cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
@@ -296,7 +310,7 @@ def test_times_outside_of_what_is_said_are_refused(cli: Cli) -> None:
         (early, (), "outside the interval"),
         (late, ("--upper", "9"), "outside the interval"),
         (ROWS[0], (), "a row has no _time"),
-        (late, ("--upper", "4"), "lower is past upper"),
+        (late, ("--upper", "4"), "--upper 4 is before the shard's upper"),
         (None, (), "there are no updates: pass --upper"),
     ):
         given = b"" if row is None else json.dumps(row).encode()

@@ -12,7 +12,7 @@ import tidelog
 from cli.conftest import Cli
 from kit.shards import in_memory
 from tidelog.cli.output import dollars_text
-from tidelog.cli.shard.feed import RowTimes, feed
+from tidelog.cli.shard.updates import RowTimes, feed
 from tidelog.errors import UsageError
 
 
@@ -63,7 +63,7 @@ def test_a_dropped_shard_differs_from_a_complete_one(
     before = lake.contents()
     for given in ((), ("--upper", "9"), ("--expected-upper", "1"), ("--time", "3")):
         assert "was dropped" in lake("shard", "append", "s", *given).complaint
-    assert "was dropped" in lake("hold", "move", "s", "history", "9", "--yes").complaint
+    assert "was dropped" in lake("hold", "move", "s", "history", "--at", "9", "--yes").complaint
     assert lake.contents() == before
 
 

@@ -44,7 +44,7 @@ def test_a_log_is_a_source_by_its_name(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "give the data that the source reads: --files, --log, --generator or --kind"),
+        ((), "the source has no data to read: pass --files, --log, --generator or --kind"),
         (("--files", "x", "--log", "y"), "--files and --log exclude each other"),
         (("--generator", "counter", "--set", "rows"), "--set 'rows': write NAME=VALUE"),
         (("--generator", "counter", "--set", "a=1", "--set", "a=2"), "each name once"),

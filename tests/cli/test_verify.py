@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import Cli
-from cli.test_log_maintenance import refused
+from cli.conftest import Cli, refused
 from kit.s3_servers import SeaweedServer
 from tidelog.verify.checker import Checker, LogDiffers, first_cut
 
@@ -87,7 +86,7 @@ def test_what_is_wrong_is_told_and_kept(cli: Cli, monkeypatch: pytest.MonkeyPatc
     [
         (["--seconds", "0"], "more than 0 s"),
         (["--seconds", "nan"], "more than 0 s"),
-        (["--days", "1000"], "a year at most"),
+        (["--days", "1000"], "at most a year"),
         (["--days", "1", "--seconds", "1"], "exclude"),
         (["--writers", "0"], "writers must be from 1"),
         (["--readers", "100"], "readers must be from 1"),

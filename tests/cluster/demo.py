@@ -79,10 +79,10 @@ class ClusterDemo(Demo):
         arguments = runs.ingest_arguments(self.url, self.cluster, tick_bytes=TICK_BYTES, name=NAME)
         return runs.start(["tidelog", *arguments], self.folder)
 
-    def _tell_cost(self) -> None:
+    def _show_cost(self) -> None:
         pass
 
-    def _tell_next(self) -> None:
+    def _show_next(self) -> None:
         pass
 
 

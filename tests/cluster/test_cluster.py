@@ -79,7 +79,7 @@ async def test_every_row_is_there_once_though_executors_die_in_each_stage(
     assert report.driver_read_bytes < report.input_bytes / 100
 
 
-async def test_a_merge_is_done_once_whoever_dies_over_it(
+async def test_a_merge_is_applied_once_after_deaths_of_driver_and_tasks(
     cluster: StandaloneCluster, seaweed: SeaweedServer, tmp_path: Path
 ) -> None:
     """A driver dies before its result is applied; later, tasks of both stages die after work."""

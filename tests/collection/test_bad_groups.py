@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kit.sources import ingest, make_source
+from kit.decoding import decoded_parquet, parquet
+from kit.sources import ingest, lake_of, table_of
 from tidelog.collection.formats.parquet import group_starts, pack_range, read_footer
-from tidelog.collection.formats.records import Records
-from tidelog.collection.formats.row_texts import listed, row_texts
+from tidelog.collection.formats.records import Records, listed, row_texts
 from tidelog.collection.formats.types import plain_type, without_maps
 from tidelog.collection.source import decode
 from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.decode import Decoded, decode_range
-from tidelog.collection.spec_types import SourceSpec
+from tidelog.collection.source.decode import DecodedRows, decode_range
 from tidelog.persist.format.schema import canonical_type
 
 COLUMNS: dict[str, pa.DataType] = {"n": pa.int64(), "s": pa.string()}
@@ -27,14 +25,6 @@ WANTED = pa.schema(COLUMNS)
 
 class LibraryError(Exception):
     """A library's exception that tidelog does not expect."""
-
-
-def parquet(table: pa.Table, **more: Any) -> tuple[bytes, bytes]:
-    """Return a Parquet file and its footer."""
-    sink = io.BytesIO()
-    pq.write_table(table, sink, **more)
-    file = sink.getvalue()
-    return file, file[-int.from_bytes(file[-8:-4], "little") - 8 :]
 
 
 FAR: Any = pa.array([3_000_000], pa.int32()).cast(pa.date32())
@@ -46,13 +36,8 @@ def test_a_bad_row_of_parquet_with_a_time_beyond_python_spoils_no_other() -> Non
     days = pa.StructArray.from_arrays([far], names=["day"])
     lists = pa.ListArray.from_arrays(pa.array(range(5), pa.int32()), far)
     table = pa.table({"n": [0, None, 2, None], "day": far, "in": days, "days": lists})
-    file, footer = parquet(table, row_group_size=2)
-    wanted = table.schema
-    found = FileRange(path="p", start=0, limit=len(file))
 
-    made = decode_range(
-        pack_range(footer, file[4:]), found, wanted, format="parquet", required=["n"]
-    )
+    made = decoded_parquet(table, table.schema, required=("n",), row_group_size=2)
 
     assert made.rows.column("n").to_pylist() == [0, 2]
     assert made.errors.column("offset").to_pylist() == [1, 3]
@@ -61,11 +46,8 @@ def test_a_bad_row_of_parquet_with_a_time_beyond_python_spoils_no_other() -> Non
     assert texts == [f"{{'n': None, {told}}}"] * 2
 
 
-def test_the_text_of_a_bad_row_does_not_depend_on_those_beside_it() -> None:
-    """The text of a row does not depend on its neighbours.
-
-    Two ingesters may read different ranges.
-    """
+def test_the_text_of_a_bad_row_does_not_depend_on_its_neighbours() -> None:
+    """Two ingesters may read different ranges."""
     near: Any = pa.array([1, 2], pa.int32()).cast(pa.date32())
     nanos: Any = pa.array([1_000, 1], pa.int64()).cast(pa.timestamp("ns"))
     rows = pa.table(
@@ -93,7 +75,7 @@ def test_a_row_group_that_breaks_a_library_is_one_bad_row_wherever_its_range_beg
     starts = [*group_starts(metadata).tolist(), len(file)]
     made = decode.fit_records
 
-    def breaking(records: Records, *given: Any, **more: Any) -> Decoded:
+    def breaking(records: Records, *given: Any, **more: Any) -> DecodedRows:
         if 30 * at + 3 in records.offsets:
             raise LibraryError
         return made(records, *given, **more)
@@ -127,23 +109,13 @@ VIEWS: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_views_are_what_they_show(name: str) -> None:
-    """Columns of view types decode as plain types, also next to a bad row.
-
-    Tools in Rust write such types.
-    """
+    """Columns of view types, which tools in Rust write, decode as plain types."""
     kind, values = VIEWS[name]
     table = pa.table({"n": [0, None, 2, 3], "v": pa.array(values, kind)})
-    file, footer = parquet(table)
     plain = canonical_type(without_maps(plain_type(kind)))
     wanted = pa.schema([pa.field("n", pa.int64()), pa.field("v", plain)])
 
-    made = decode_range(
-        pack_range(footer, file[4:]),
-        FileRange(path="p", start=0, limit=len(file)),
-        wanted,
-        format="parquet",
-        required=["n"],
-    )
+    made = decoded_parquet(table, wanted, required=("n",))
 
     assert made.errors.column("offset").to_pylist() == [1]
     assert made.rows.column("n").to_pylist() == [0, 2, 3]
@@ -158,12 +130,11 @@ async def test_extensions_are_what_they_are_stored_as(tmp_path: Path) -> None:
     ids: Any = pa.array([b"0123456789abcdef", None], pa.uuid())
     texts: Any = pa.array(['{"a":1}', None], pa.json_())
     pq.write_table(pa.table({"n": [1, 2], "id": ids, "text": texts}), tmp_path / "a.parquet")
-    spec = SourceSpec(name="c", files=str(tmp_path / "*.parquet"), format="parquet")
-    location = await make_source(tmp_path / "lake", spec)
+    location = await lake_of(tmp_path, "*.parquet", format="parquet", schema=None)
 
     await ingest(location, "c")
 
-    rows = await (await location.collection("c")).consolidated()
+    rows = await table_of(location)
     assert rows.drop_columns(["_diff"]).sort_by("n").to_pylist() == [
         {"n": 1, "id": b"0123456789abcdef", "text": '{"a":1}'},
         {"n": 2, "id": None, "text": None},

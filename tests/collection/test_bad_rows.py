@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.collection.formats.bad_rows import BadRowSearch
+from kit.decoding import decoded
 from tidelog.collection.formats.casts import cast_values
 from tidelog.collection.formats.json import decode as decode_json
-from tidelog.collection.formats.places import Bools, Int64s
-from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.decode import decode_range
+from tidelog.collection.formats.lines import Bools, Int64s
+from tidelog.collection.formats.records import BadRowSearch
 
 ROWS = 4_000
 COLUMNS: dict[str, pa.DataType] = {
@@ -78,12 +77,11 @@ def test_bad_lines_of_one_in_a_hundred_have_little_parsed_again(
         return read(chunk, *given, **more)
 
     monkeypatch.setattr(decode_json, "_read", counted)
-    found = FileRange(path="p", start=9, limit=9)
-    decoded = decode_range(data, found, pa.schema(COLUMNS), format="json")
+    found = decoded(data, pa.schema(COLUMNS))
 
-    told = str(decoded.errors.column("reason")[0])
-    assert decoded.errors.num_rows == ROWS // 100
-    assert decoded.rows.num_rows == ROWS - ROWS // 100
+    told = str(found.errors.column("reason")[0])
+    assert found.errors.num_rows == ROWS // 100
+    assert found.rows.num_rows == ROWS - ROWS // 100
     # A block in which the reader stopped counts as a whole.
     assert sum(parsed) < (6 if "twice" in told else 3.2) * len(data)
     assert len(parsed) <= 2 * ROWS // 100 + ROWS // decode_json.STOP_ROWS + 8
@@ -107,10 +105,7 @@ def test_bad_lines_of_one_in_a_hundred_have_little_parsed_again(
 def test_values_that_do_not_fit_have_few_others_cast_again(
     good: object, bad: object, wire: pa.DataType, wanted: pa.DataType, monkeypatch: Any
 ) -> None:
-    """Each bad value costs about one cast, and the others a few in all.
-
-    Bisection would cost more.
-    """
+    """Each bad value costs about one cast, and the others a few in all: fewer than by bisection."""
     values = [bad if n % 100 == 50 else good for n in range(ROWS)]
     tries: list[int] = []
     parse = BadRowSearch._try

@@ -9,15 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kit.sources import contents, make_source, run_once
-from tidelog.collection.spec_types import SourceSpec
+from kit.sources import contents, lake_of, run_once
 
 MAD = 2**62  # Microseconds: a year beyond Python's range.
 
 
 @pytest.mark.parametrize("format", ["json", "json-array", "csv", "parquet"])
 @pytest.mark.parametrize("kind", ["bigint", "timestamp"])
-async def test_a_row_with_a_mad_time_is_told_with_its_text(
+async def test_errors_show_the_text_of_a_row_with_an_impossible_time(
     tmp_path: Path, format: str, kind: str
 ) -> None:
     """The errors collection shows the text of a row with an impossible time, for the user."""
@@ -29,14 +28,8 @@ async def test_a_row_with_a_mad_time_is_told_with_its_text(
         {"n": 18, "at": fine},
     ]
     _write(tmp_path / f"a.{format}", rows, kind)
-    spec = SourceSpec(
-        name="c",
-        files=str(tmp_path / "a.*"),
-        format=format,
-        schema=f"n bigint, at {kind}",
-        time_column="at",
-    )
-    location = await make_source(tmp_path / "lake", spec)
+    schema = f"n bigint, at {kind}"
+    location = await lake_of(tmp_path, "a.*", format=format, schema=schema, time_column="at")
 
     await run_once(await location.sources.ingester("c", final=True))
 
@@ -65,14 +58,8 @@ def _write(path: Path, rows: list[dict[str, object]], kind: str) -> None:
 async def test_a_bad_row_with_an_old_time_is_bad_and_not_late(tmp_path: Path, format: str) -> None:
     """A bad row does not also count as late, because late rows are a part of the accepted rows."""
     _write(tmp_path / f"a.{format}", [{"n": 1, "at": 1_000}], "bigint")
-    spec = SourceSpec(
-        name="c",
-        files=str(tmp_path / "?.*"),
-        format=format,
-        schema="n tinyint, at bigint",
-        time_column="at",
-    )
-    location = await make_source(tmp_path / "lake", spec)
+    schema = "n tinyint, at bigint"
+    location = await lake_of(tmp_path, "?.*", format=format, schema=schema, time_column="at")
     await run_once(await location.sources.ingester("c", final=True))
     rows: list[dict[str, object]] = [
         {"n": 2, "at": 5},

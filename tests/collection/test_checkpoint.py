@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from kit.sources import make_source, run_once
+from kit.sources import lake_of, run_once
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.binding import SourceProgress
 from tidelog.collection.source.files import FilesSource
-from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import LocationError
 from tidelog.location import Location
 from tidelog.persist.format import part
@@ -46,12 +45,6 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted((folder / "lake" / "shard").glob("*/standing/*"))
 
 
-async def location_of(folder: Path, **asked: Any) -> Location:
-    (folder / "in").mkdir()
-    spec = SourceSpec(name="c", files=str(folder / "in"), schema="n bigint, at bigint", **asked)
-    return await make_source(folder / "lake", spec)
-
-
 def change(folder: Path, dice: random.Random, step: int) -> None:
     """Add a file or extend one, and sometimes rename one."""
     files = sorted((folder / "in").iterdir())
@@ -67,15 +60,12 @@ def change(folder: Path, dice: random.Random, step: int) -> None:
 
 @pytest.mark.parametrize("asked", [{}, {"time_column": "at"}])
 @pytest.mark.parametrize("seed", range(2))
-async def test_from_a_checkpoint_on_a_source_stands_where_all_parts_say(
+async def test_progress_from_a_checkpoint_equals_that_of_all_parts(
     tmp_path: Path, asked: dict[str, Any], seed: int
 ) -> None:
-    """An ingester that resumes from a checkpoint has the progress of one that reads all parts.
-
-    This includes renamed files and ranges with rows held back.
-    """
+    """It equals that of an ingester that reads all parts, with renames and rows held back."""
     dice = random.Random(seed)
-    location = await location_of(tmp_path, **asked)
+    location = await lake_of(tmp_path, **asked)
     kept = await ingester_of(location, EVERY)
     for step in range(12):
         change(tmp_path, dice, step)
@@ -89,7 +79,7 @@ async def test_from_a_checkpoint_on_a_source_stands_where_all_parts_say(
 
 async def test_held_rows_are_known_from_a_checkpoint_on(tmp_path: Path) -> None:
     """A checkpoint names the ranges whose rows are held back until their time."""
-    location = await location_of(tmp_path, time_column="at", lateness="5s")
+    location = await lake_of(tmp_path, time_column="at", lateness="5s")
     for step in range(12):
         lines = (f'{{"n": {step}, "at": {1_000 * step + n}}}\n' for n in (0, 1))
         (tmp_path / "in" / f"{step:02d}.jsonl").write_text("".join(lines))
@@ -103,7 +93,7 @@ async def test_held_rows_are_known_from_a_checkpoint_on(tmp_path: Path) -> None:
 
 async def test_a_restart_reads_few_objects_after_many_runs(tmp_path: Path) -> None:
     """The number of objects that a restart reads does not grow with the number of earlier runs."""
-    location, read = await location_of(tmp_path), []
+    location, read = await lake_of(tmp_path), []
     for step in range(40):
         (tmp_path / "in" / f"{step:02d}.jsonl").write_text('{"n": 1, "at": 1}\n')
         await run_once(await ingester_of(location, EVERY))
@@ -117,7 +107,7 @@ async def test_a_restart_reads_few_objects_after_many_runs(tmp_path: Path) -> No
 @pytest.mark.parametrize("damage", ["gone", "cut", "changed", "empty"])
 async def test_a_checkpoint_that_is_damaged_is_passed_over(tmp_path: Path, damage: str) -> None:
     """An ingester ignores a damaged checkpoint and reads the remap shard."""
-    location = await location_of(tmp_path)
+    location = await lake_of(tmp_path)
     for step in range(9):
         change(tmp_path, random.Random(step), step)
         await run_once(await ingester_of(location, EVERY))
@@ -146,7 +136,7 @@ async def test_a_checkpoint_that_cannot_be_written_stops_nothing(
         return await put(store, key, data, **how)  # type: ignore[arg-type]
 
     monkeypatch.setattr(LocalStore, "put", refuse)
-    location = await location_of(tmp_path)
+    location = await lake_of(tmp_path)
     for step in range(9):
         change(tmp_path, random.Random(step), step)
         await run_once(await ingester_of(location, EVERY))

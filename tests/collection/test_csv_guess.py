@@ -15,15 +15,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kit.decoding import decoded
 from tidelog.collection.formats import casts
 from tidelog.collection.formats.csv.decode import header_of
 from tidelog.collection.formats.csv.guess import CsvOptions, check_csv, guess_csv
 from tidelog.collection.formats.csv.types import types_of
-from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.collection.formats.lines import CsvDialect
 from tidelog.collection.formats.records import OFFSET
 from tidelog.collection.formats.types import sql_type
-from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.decode import decode_range
 from tidelog.errors import UsageError
 from tidelog.persist.format.duck import duck
 
@@ -101,20 +100,14 @@ def test_what_is_guessed(text: str, told: dict[str, Any], types: dict[str, str])
     ],
 )
 def test_later_files_tell_of_types_and_columns(texts: list[str], types: dict[str, str]) -> None:
-    """Later files widen a type.
-
-    A type from the first file alone would make bad rows of later values.
-    """
+    """A type from the first file alone would make bad rows of later values."""
     first, *others = [(text.encode("latin-1"), False) for text in texts]
     _, schema = guess_csv(first[0], CsvOptions(), None, others=others)
     assert {f.name: sql_type(f.type) for f in schema} == types
 
 
 def test_a_later_file_tells_of_line_breaks_in_quotes() -> None:
-    """A line break in quotes in a later file sets the multiline option.
-
-    Its records would otherwise be bad rows.
-    """
+    """The records of that file would otherwise be bad rows."""
     others = [(b'n,t\n2,"a\nb"\n3,"c\nd"\n', False)]
     dialect, schema = guess_csv(b"n,t\n1,x\n", CsvOptions(), None, others=others)
     assert dialect.multiline
@@ -144,19 +137,9 @@ def test_what_is_said_is_not_guessed(
 
 CELLS = st.sampled_from(
     [
-        "",
-        "1",
-        "-7",
-        "1.5",
-        "x",
-        "true",
-        "2024-01-02",
-        "13.01.2024",
-        "NA",
-        "a,b",
         "a\nb",
-        'q"',
-        "007",
+        "",
+        *["1", "-7", "1.5", "x", "true", "2024-01-02", "13.01.2024", "NA", "a,b", 'q"', "007"],
     ]
 )
 
@@ -179,12 +162,11 @@ def test_what_is_inferred_is_what_is_decoded(
 
     dialect, schema = guess_csv(sample, options, None)
     header = header_of(sample, dialect) or b""
-    found = FileRange(path="p", start=0, limit=len(sample), header=header)
-    decoded = decode_range(sample, found, schema, format="csv", dialect=dialect)
+    found = decoded(sample, schema, format="csv", header=header, dialect=dialect)
 
     assert schema.names == ["first", "second", "third"]
-    assert decoded.errors.num_rows == 0
-    assert decoded.rows.num_rows == len(rows)
+    assert found.errors.num_rows == 0
+    assert found.rows.num_rows == len(rows)
 
 
 def test_columns_of_files_without_a_header_are_named_by_the_schema_in_its_order() -> None:
@@ -199,17 +181,14 @@ def test_columns_of_files_without_a_header_are_named_by_the_schema_in_its_order(
 
 
 def decode(text: str, dialect: CsvDialect, **columns: pa.DataType) -> tuple[list[Any], int]:
-    found = FileRange(path="p", start=9, limit=9, header=b"a,b\n")
-    decoded = decode_range(text.encode(), found, pa.schema(columns), format="csv", dialect=dialect)
-    rows = decoded.rows.drop_columns(OFFSET).to_pylist()
-    return [tuple(row.values()) for row in rows], decoded.errors.num_rows
+    wanted, header = pa.schema(columns), b"a,b\n"
+    found = decoded(text.encode(), wanted, format="csv", base=9, header=header, dialect=dialect)
+    rows = found.rows.drop_columns(OFFSET).to_pylist()
+    return [tuple(row.values()) for row in rows], found.errors.num_rows
 
 
 def test_a_dialect_is_obeyed() -> None:
-    """The decoder applies the delimiter, quote, nulls, names by position and date formats.
-
-    It also accepts dates in ISO 8601.
-    """
+    """The decoder applies each option of the dialect, and also accepts ISO 8601 dates."""
     semicolons = CsvDialect(delimiter=";", quote="'", nulls=("NA", "-"), names=("a", "b"))
     text = pa.string()
 
@@ -267,10 +246,9 @@ def test_a_thousand_columns_cost_a_few_queries(monkeypatch: pytest.MonkeyPatch) 
     dialect, schema = guess_csv(sample, CsvOptions(), None)
     guesses, queries = queries, 0
     header = header_of(sample, dialect) or b""
-    found = FileRange(path="p", start=0, limit=len(sample), header=header)
-    decoded = decode_range(sample, found, schema, format="csv", dialect=dialect)
+    found = decoded(sample, schema, format="csv", header=header, dialect=dialect)
 
-    assert (decoded.rows.num_rows, decoded.errors.num_rows) == (2, 0)
+    assert (found.rows.num_rows, found.errors.num_rows) == (2, 0)
     assert len(schema) == 1000
     assert guesses < 1000
     assert queries < 10
@@ -289,14 +267,13 @@ def test_a_first_line_that_says_the_delimiter_is_no_record(
 
     dialect, schema = guess_csv(sample, CsvOptions(header=has_header), None)
     header = header_of(sample, dialect) or b""
-    found = FileRange(path="p", start=0, limit=len(sample), header=header)
-    decoded = decode_range(sample, found, schema, format="csv", dialect=dialect)
+    found = decoded(sample, schema, format="csv", header=header, dialect=dialect)
 
     assert dialect.delimiter == sign
     assert schema.names == (["a", "b"] if has_header else ["column1", "column2"])
-    assert decoded.errors.num_rows == 0
-    assert decoded.rows.column(1).to_pylist() == ["x", "y"]
-    assert decoded.rows.column(OFFSET).to_pylist()[0] == sample.index(b"1,5")
+    assert found.errors.num_rows == 0
+    assert found.rows.column(1).to_pylist() == ["x", "y"]
+    assert found.rows.column(OFFSET).to_pylist()[0] == sample.index(b"1,5")
 
 
 def test_a_first_line_that_says_the_delimiter_waits_for_its_header() -> None:
@@ -340,10 +317,9 @@ def test_a_later_value_fits_where_it_would_not_have_changed_the_type(kind: str) 
     same = {one for one, found in joined.items() if found == kind or found == kind + "TZ"}
 
     data = header + "".join(f"{one},{one}\n" for one in LATER).encode()
-    found = FileRange(path="f", start=0, limit=len(data), header=header)
-    decoded = decode_range(data, found, schema, format="csv", dialect=dialect)
+    result = decoded(data, schema, format="csv", header=header, dialect=dialect)
 
-    assert {*decoded.rows.column("w").to_pylist()} == same
+    assert {*result.rows.column("w").to_pylist()} == same
 
 
 def test_a_given_type_takes_what_its_cast_takes() -> None:
@@ -352,7 +328,6 @@ def test_a_given_type_takes_what_its_cast_takes() -> None:
     dialect, _ = guess_csv(b"n\n1\n", CsvOptions(header=True), wanted)
     data = b"n\n1\n007\n+5\n 6\n"
 
-    found = FileRange(path="f", start=0, limit=len(data), header=b"n\n")
-    decoded = decode_range(data, found, wanted, format="csv", dialect=dialect)
+    found = decoded(data, wanted, format="csv", header=b"n\n", dialect=dialect)
 
-    assert (dialect.is_inferred, decoded.rows.column("n").to_pylist()) == (False, [1, 7, 5, 6])
+    assert (dialect.is_inferred, found.rows.column("n").to_pylist()) == (False, [1, 7, 5, 6])

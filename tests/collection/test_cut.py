@@ -10,30 +10,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.decoding import info_of
 from kit.unit_cuts import Unit, cut_of, greatest_in, rough_cut_of
-from tidelog.collection.catalog.catalog import SourceInfo
-from tidelog.collection.source.blocks import sum_blocks
-from tidelog.collection.source.cut import (
+from tidelog.collection.source.binding import sum_blocks
+from tidelog.collection.source.survey_facts import (
+    NO_TIME,
+    Block,
     Cut,
+    CutPlace,
+    FileCandidate,
+    FileSurvey,
+    SurveyFacts,
+    SurveyPiece,
     choose_cut,
     choose_rough_cut,
+    join_pieces,
     ranges_until,
+    split_candidate,
     take_all,
     upper_after,
 )
 from tidelog.collection.source.survey_result import SurveyJob, look_at_text
-from tidelog.collection.source.surveyed import (
-    NO_TIME,
-    Block,
-    CutPlace,
-    FileCandidate,
-    FileSurvey,
-    Surveyed,
-    SurveyPiece,
-    join_pieces,
-    split_candidate,
-)
-from tidelog.persist.format.schema import encode_schema, shard_schema
+from tidelog.persist.format.schema import shard_schema
 
 # The time of a record. None is a record without a time; "" is a blank line.
 LINES = st.lists(st.none() | st.integers(0, 9) | st.just(""), max_size=8)
@@ -63,19 +61,10 @@ def units_of(data: bytes) -> list[Unit]:
 
 
 def job_of() -> SurveyJob:
-    info = SourceInfo(
-        id="s",
-        name="s",
-        rendition="r",
-        url="memory://u",
-        patterns=("*",),
-        format="json",
-        time_column="at",
-    )
     schema = shard_schema(pa.schema([("at", pa.int64())]), key=[])
     return SurveyJob(
-        source=info,
-        schema=encode_schema(schema),
+        source=info_of(time_column="at"),
+        schema=schema.encoded,
         lower=LOWER,
         time_max=TIME_MAX,
         final=False,
@@ -84,7 +73,7 @@ def job_of() -> SurveyJob:
     )
 
 
-def look(data: bytes, piece: SurveyPiece) -> Surveyed:
+def look(data: bytes, piece: SurveyPiece) -> SurveyFacts:
     """Survey a piece as a task does: read to the end of the piece's last record."""
     line = data.find(b"\n", piece.high - piece.is_last)
     limit = piece.high if piece.high >= len(data) else line + 1 or len(data)
@@ -125,10 +114,7 @@ def test_what_blocks_tell_is_enough_to_cut_as_a_look_at_every_record_does(
     block_bytes: int,
     piece_bytes: int,
 ) -> None:
-    """Block summaries give the same cut as a survey of every record, for any block and piece size.
-
-    Otherwise two ingesters would choose different cuts.
-    """
+    """Ingesters with other block and piece sizes must choose the cut of a full survey."""
     datas = [bytes_of(lines) for lines in files]
     of_files = [units_of(data) for data in datas]
     surveys = [survey(str(n), d, block_bytes, piece_bytes) for n, d in enumerate(datas)]
@@ -176,7 +162,7 @@ def groups_survey(spans: Sequence[tuple[int, int] | None]) -> FileSurvey:
         place = CutPlace(offset=offset, rest=b"", least=span[0], late=0, greatest=NO_TIME)
         blocks.append(Block(greatest=span[1], first=place, rise=place, last=span[1]))
     asked = FileCandidate(path="p", start=0, limit=len(spans), size_bytes=len(spans), e_tag="v")
-    found = Surveyed(limit=len(spans), ink=0, blocks=tuple(blocks))
+    found = SurveyFacts(limit=len(spans), ink=0, blocks=tuple(blocks))
     return FileSurvey(candidate=asked, found=found, limit=len(spans))
 
 
@@ -212,8 +198,5 @@ def test_all_is_taken_where_there_is_no_more(spans: list[tuple[int, int] | None]
 def test_upper_is_the_greatest_time_and_one_and_never_goes_back(
     time_max: int | None, lower: int, upper: int
 ) -> None:
-    """Late rows are moved up to `lower`.
-
-    A binding without times still advances the upper by one.
-    """
+    """Late rows move up to `lower`. A binding without times advances the upper by one."""
     assert upper_after(Cut(0, 0, None, time_max), lower) == upper

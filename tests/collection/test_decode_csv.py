@@ -12,12 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kit.decoding import decoded as decoded_range
 from tidelog.collection.formats.csv.decode import _Records, header_names, header_of
-from tidelog.collection.formats.dialect import CsvDialect
-from tidelog.collection.formats.lines import record_ends
-from tidelog.collection.formats.places import Int64s
-from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.decode import Decoded, decode_range
+from tidelog.collection.formats.lines import CsvDialect, Int64s, record_ends
+from tidelog.collection.source.decode import DecodedRows
 
 HEADER = b"a,b\n"
 WANTED = pa.schema([pa.field("a", pa.string()), pa.field("b", pa.string())])
@@ -30,19 +28,17 @@ DIALECTS = pytest.mark.parametrize("dialect", [LINES, MULTILINE])
 
 def decode(
     data: bytes, *, base: int = 100, header: bytes = HEADER, dialect: CsvDialect = MULTILINE
-) -> Decoded:
+) -> DecodedRows:
     """Decode records that start at offset ``base`` of their file."""
-    limit = base + len(data)
-    found = FileRange(path="p", start=base, limit=limit, header=header)
-    return decode_range(data, found, WANTED, format="csv", dialect=dialect)
+    return decoded_range(data, WANTED, format="csv", base=base, header=header, dialect=dialect)
 
 
-def rows(decoded: Decoded) -> list[tuple[Any, ...]]:
+def rows(decoded: DecodedRows) -> list[tuple[Any, ...]]:
     names = ["_tidelog_offset", "a", "b"]
     return sorted(zip(*(decoded.rows.column(n).to_pylist() for n in names), strict=True))
 
 
-def errors(decoded: Decoded) -> list[tuple[Any, ...]]:
+def errors(decoded: DecodedRows) -> list[tuple[Any, ...]]:
     names = ["offset", "reason", "text"]
     return sorted(zip(*(decoded.errors.column(n).to_pylist() for n in names), strict=True))
 
@@ -127,10 +123,7 @@ def test_a_field_that_is_empty_is_null_and_in_quotes_it_is_not() -> None:
 )
 @DIALECTS
 def test_a_bad_record_says_why(dialect: CsvDialect, record: bytes, reason: str) -> None:
-    """The error of a bad record states the reason, for a correction of the file.
-
-    The next line is decoded.
-    """
+    """A user can correct the record by the reason. The next line is decoded."""
     decoded = decode(b"x,y\n" + record + b"x,y\n", dialect=dialect)
 
     assert [e[:2] for e in errors(decoded)] == [(104, reason)]
@@ -138,17 +131,14 @@ def test_a_bad_record_says_why(dialect: CsvDialect, record: bytes, reason: str) 
 
 
 def test_columns_that_the_schema_lacks_are_counted_and_missing_ones_are_null() -> None:
-    """Columns unknown to the schema are counted, and missing ones are null.
-
-    Files may have different headers.
-    """
+    """Files may have different headers."""
     decoded = decode(b"1,2,3\n4,,6\n", header=b"b,more,other\n")
 
     assert [r[1:] for r in rows(decoded)] == [(None, "1"), (None, "4")]
     assert decoded.dropped == {"more": 1, "other": 2}
 
 
-def test_of_two_columns_of_one_name_the_first_is_meant() -> None:
+def test_the_first_of_two_csv_columns_of_one_name_counts() -> None:
     """If two columns have one name, the first one counts. Inference uses the first one too."""
     assert [r[1:] for r in rows(decode(b"1,2,3\n", header=b"a,b,a\n"))] == [("1", "2")]
 

@@ -15,13 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.clocks import SwiftClock
-from tidelog.collection.catalog.catalog import SourceInfo
+from kit.decoding import info_of
 from tidelog.collection.ingest.engine import survey_here
 from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.decode import Decoded, TextsNotKept
+from tidelog.collection.source.decode import DecodedRows, TextsNotKept, decode_messages
 from tidelog.collection.source.decoded_cache import RowsInMemory
 from tidelog.collection.source.files import FilesSource
-from tidelog.collection.source.messages import decode_messages
 from tidelog.collection.source.port import SurveyResult
 from tidelog.collection.source.survey_result import SurveyJob
 from tidelog.errors import SourceRewritten
@@ -34,7 +33,7 @@ BLOCK = 16
 
 
 @dataclass
-class Timed:
+class TimedFile:
     """A file in time order, and a source that surveys it in small pieces."""
 
     lines: list[bytes]
@@ -44,20 +43,10 @@ class Timed:
     rows: RowsInMemory = field(default_factory=RowsInMemory)
 
     def source(self) -> FilesSource:
-        info = SourceInfo(
-            id="s",
-            name="s",
-            rendition="r",
-            url="memory://u",
-            patterns=("**",),
-            format="json",
-            time_column="at",
-            max_ahead_ms=None,
-        )
         return FilesSource(
             store=self.store,
             clock=self.clock,
-            info=info,
+            info=info_of(time_column="at", max_ahead_ms=None),
             schema=TIMED,
             is_versioned=self.is_versioned,
             block_bytes=BLOCK,
@@ -84,13 +73,13 @@ def line(at: int, value: str) -> bytes:
 
 async def shares(
     source: FilesSource, found: FileRange, cuts: list[int]
-) -> tuple[int, list[Decoded]]:
+) -> tuple[int, list[DecodedRows]]:
     """Return the number of shares that came from memory, and the decoded shares of the range."""
     inner = sorted({cut for cut in cuts if found.start < cut < found.limit})
     done, kept = [], 0
     for low, high in pairwise([found.start, *inner, found.limit]):
         share, data = await source.read(found, low, high)
-        kept += isinstance(data, Decoded)
+        kept += isinstance(data, DecodedRows)
         done.append(decode_messages(data, share, TIMED.data, source=source.info, required=["at"]))
     return kept, done
 
@@ -111,7 +100,7 @@ def test_what_is_kept_is_what_would_be_decoded(
         b'{"at": %d, "v": %s}\n' % (n, b"[1]" if n in bad else json.dumps("x" * size).encode())
         for n, size in enumerate(sizes)
     ]
-    lake = Timed(lines, is_versioned)
+    lake = TimedFile(lines, is_versioned)
 
     async def both() -> None:
         for found in await lake.bound(bytes_max):
@@ -130,9 +119,9 @@ def test_what_is_kept_is_what_would_be_decoded(
 @pytest.mark.parametrize("is_versioned", [False, True])
 def test_a_range_is_decoded_once(is_versioned: bool) -> None:
     """A task finds the rows in memory, although its range has other boundaries than the survey."""
-    lake = Timed([line(n, "xyz") for n in range(40)], is_versioned)
+    lake = TimedFile([line(n, "xyz") for n in range(40)], is_versioned)
 
-    async def read() -> tuple[int, list[Decoded]]:
+    async def read() -> tuple[int, list[DecodedRows]]:
         [found] = await lake.bound()
         return await shares(lake.source(), found, [100, 500])
 
@@ -143,40 +132,34 @@ def test_a_range_is_decoded_once(is_versioned: bool) -> None:
         done[0].texts(done[0].rows.column(2).to_numpy())
 
 
-def test_a_binding_of_other_bytes_is_read_anew() -> None:
-    """For a binding of other bytes than the survey's, the bytes decide, not the rows in memory.
-
-    Another ingester may have bound it.
-    """
-    lake = Timed([line(n, "xyz") for n in range(40)])
+def test_a_binding_of_other_bytes_is_decoded_again() -> None:
+    """If another ingester bound other bytes, the bytes decide, not the rows in memory."""
+    lake = TimedFile([line(n, "xyz") for n in range(40)])
 
     async def read() -> None:
         [found] = await lake.bound()
         assert found.sums
         _, data = await lake.source().read(found)
-        assert isinstance(data, Decoded)
+        assert isinstance(data, DecodedRows)
         other = bytes([found.sums[0] ^ 1]) + found.sums[1:]
         with pytest.raises(SourceRewritten):
             await lake.source().read(msgspec.structs.replace(found, sums=other))
         header = msgspec.structs.replace(found, header=b"v,at\n")
         _, data = await lake.source().read(header)
-        assert not isinstance(data, Decoded)
+        assert not isinstance(data, DecodedRows)
 
     asyncio.run(read())
 
 
-def test_a_record_that_ends_otherwise_is_read_anew() -> None:
-    """A record that ends in another piece is decoded again if that piece differs.
-
-    The sums of its own piece do not prove it.
-    """
-    mine = Timed([line(n, "x" * 20) for n in range(20)])
+def test_a_record_that_ends_in_a_changed_piece_is_decoded_again() -> None:
+    """The sums of its own piece do not prove such a record."""
+    mine = TimedFile([line(n, "x" * 20) for n in range(20)])
     text = b"".join(mine.lines)
     at = text.index(b"x", 3 * BLOCK)
     assert b"\n" not in text[3 * BLOCK : at]
-    theirs = Timed([text[:at] + b"y" + text[at + 1 :]])
+    theirs = TimedFile([text[:at] + b"y" + text[at + 1 :]])
 
-    async def read() -> tuple[int, list[Decoded]]:
+    async def read() -> tuple[int, list[DecodedRows]]:
         await mine.bound()
         [found] = await theirs.bound()
         [piece] = [one for one in mine.rows.find("a", 0, 10**9) if one.proof.first == 0]
@@ -192,7 +175,7 @@ def test_a_record_that_ends_otherwise_is_read_anew() -> None:
 
 def test_a_version_proves_nothing_of_another() -> None:
     """A range of a replaced object raises SourceRewritten, although its rows are in memory."""
-    lake = Timed([line(n, "xyz") for n in range(20)], is_versioned=True)
+    lake = TimedFile([line(n, "xyz") for n in range(20)], is_versioned=True)
 
     async def read() -> None:
         [found] = await lake.bound()
@@ -204,7 +187,7 @@ def test_a_version_proves_nothing_of_another() -> None:
 
 def test_memory_is_bounded() -> None:
     """The oldest rows are evicted first, and decoded again on demand."""
-    lake = Timed([line(n, "xyz") for n in range(60)])
+    lake = TimedFile([line(n, "xyz") for n in range(60)])
     lake.rows.bytes_max = 1_000
 
     async def read() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from kit.clocks import OneThread
-from kit.sources import run_once
+from kit.sources import collect, compact, run_once, table_of
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.ingest.compute import Job
 from tidelog.collection.ingest.engine import LocalEngine, TickParts
-from tidelog.collection.maintenance import GroupCollection
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.port import RawSource
 from tidelog.collection.spec_types import SourceSpec
@@ -31,7 +30,7 @@ from tidelog.persist.maintenance.compactor import merge
 from tidelog.persist.maintenance.merging import plan_full_merge
 from tidelog.store.memory import MemoryStore
 from tidelog.store.wrappers.metered import usage_of
-from tidelog.testing import Fault, Faulty, Request
+from tidelog.testing import Fault, FaultyStore, Request
 
 SECRET = "xqzv"  # Part of no name, path or reason.
 MANY = 400  # A tick with as many rows stores an object.
@@ -80,17 +79,10 @@ def row(k: str, v: str | None, at: int, *, gone: bool = False) -> dict[str, Any]
 
 async def kept_in_order(location: Location, *, full: bool, sweeps: bool) -> None:
     """Compact and collect once each, as the commands do."""
-    maintenance = location.maintenance
     if full:
-        async for _ in maintenance.compact(await maintenance.groups(), full=True):
-            pass
-    kept = await maintenance.groups(dropped=True)
-    await done(maintenance.collect(kept, after_us=0, sweeps=sweeps))
-    await done(maintenance.tidy(sweeps=sweeps))
-
-
-async def done(work: AsyncIterator[GroupCollection]) -> None:
-    async for _ in work:
+        await compact(location)
+    await collect(location, sweeps=sweeps)
+    async for _ in location.maintenance.tidy(sweeps=sweeps):
         pass
 
 
@@ -149,12 +141,12 @@ async def test_a_deleted_row_that_retention_has_passed_leaves_no_byte(
     await kept_in_order(location, full=True, sweeps=True)
 
     assert found_in(store) == []
-    found = await (await location.collection("c")).consolidated()
+    found = await table_of(location)
     assert found.num_rows == 1 + many
     assert found_in(store, "stays"), "the search finds what is kept"
     (tmp_path / "in" / "9.jsonl").write_text(json.dumps(row("y", "new", 9)) + "\n")
     assert (await run_once(await location.sources.ingester("c"))).rows == 1
-    assert (await (await location.collection("c")).consolidated()).num_rows == 2 + many
+    assert (await table_of(location)).num_rows == 2 + many
 
 
 @pytest.mark.parametrize("many", [0, MANY])
@@ -163,10 +155,7 @@ async def test_a_deleted_row_that_retention_has_passed_leaves_no_byte(
 async def test_bad_rows_that_retention_has_passed_leave_no_byte(
     tmp_path: Path, time_column: str | None, many: int, is_merged: bool
 ) -> None:
-    """Bad rows before `since` are erased, also if the source is idle.
-
-    They are erased too if an earlier merge kept them.
-    """
+    """Bad rows before `since` are erased, also if the source is idle or a merge kept them."""
     store = MemoryStore()
     location = await fed(
         tmp_path,
@@ -178,7 +167,7 @@ async def test_bad_rows_that_retention_has_passed_leave_no_byte(
         retain="0s",
     )
     assert found_in(store)
-    before = (await (await location.collection("c_errors")).consolidated()).num_rows
+    before = (await table_of(location, "c_errors")).num_rows
     if is_merged:
         errors = (await location.collection("c_errors")).shards[0]
         request = plan_full_merge(await errors.refresh())
@@ -188,9 +177,9 @@ async def test_bad_rows_that_retention_has_passed_leave_no_byte(
     await kept_in_order(location, full=True, sweeps=True)
 
     assert found_in(store) == []
-    left = await (await location.collection("c_errors")).consolidated()
+    left = await table_of(location, "c_errors")
     assert (before, left.column("text").to_pylist()) == (3 + many, ["{ newest"])
-    assert (await (await location.collection("c")).consolidated()).num_rows == 3
+    assert (await table_of(location)).num_rows == 3
     async for one in location.maintenance.scrub(await location.maintenance.groups()):
         assert one.found.is_clean
 
@@ -208,11 +197,11 @@ async def test_bad_rows_within_retention_stay(tmp_path: Path) -> None:
     maintenance = location.maintenance
     async for _ in maintenance.compact(await maintenance.groups()):
         pass
-    assert (await (await location.collection("c_errors")).consolidated()).num_rows == 39
+    assert (await table_of(location, "c_errors")).num_rows == 39
 
     await kept_in_order(location, full=True, sweeps=True)
 
-    left = await (await location.collection("c_errors")).consolidated()
+    left = await table_of(location, "c_errors")
     assert set(left.column("text").to_pylist()) == {f"{{ {n}" for n in range(29, 40)}
 
 
@@ -223,10 +212,7 @@ DAY_MS = 86_400_000
 async def test_a_deleted_key_leaves_no_byte_once_no_late_row_of_it_can_come(
     tmp_path: Path, many: int
 ) -> None:
-    """A deleted key is erased after a day of event time.
-
-    A row of the key then counts as new, not as late.
-    """
+    """A key is erased a day of event time after its deletion. A later row of it is new."""
     store = MemoryStore()
     location = await fed(
         tmp_path,
@@ -245,7 +231,7 @@ async def test_a_deleted_key_leaves_no_byte_once_no_late_row_of_it_can_come(
     assert found_in(store) == []
     (tmp_path / "in" / "late.jsonl").write_text(json.dumps(row("n0", "late", 5)) + "\n")
     await run_once(await location.sources.ingester("c"))
-    left = await (await location.collection("c")).consolidated()
+    left = await table_of(location)
     assert set(left.column("k").to_pylist()) == {"a", "b"}, "the late row is known as late"
 
 
@@ -253,10 +239,7 @@ async def test_a_deleted_key_leaves_no_byte_once_no_late_row_of_it_can_come(
 async def test_a_scrub_after_a_merge_of_old_deletions_finds_no_damage(
     tmp_path: Path, first: int, retain: str
 ) -> None:
-    """A scrub is clean after a merge of deletions with old times.
-
-    These may arrive late or be from before 1970.
-    """
+    """The times of deletions may be late or from before 1970."""
     location = await fed(
         tmp_path,
         MemoryStore(),
@@ -266,20 +249,15 @@ async def test_a_scrub_after_a_merge_of_old_deletions_finds_no_damage(
         time_column="at",
         retain=retain,
     )
-    maintenance = location.maintenance
 
-    async for _ in maintenance.compact(await maintenance.groups(), full=True):
-        pass
+    await compact(location)
 
-    async for one in maintenance.scrub(await maintenance.groups()):
+    async for one in location.maintenance.scrub(await location.maintenance.groups()):
         assert one.found.is_clean, one
 
 
 async def test_merges_of_deletions_that_were_taken_back_come_to_an_end(tmp_path: Path) -> None:
-    """Merges of cancelled deletions converge.
-
-    A merge that kept their times would be due again at once.
-    """
+    """A merge that kept the times of cancelled deletions would be due again at once."""
     versions = [row("a", None if n % 2 else "v", n, gone=bool(n % 2)) for n in range(1, 13)]
     ticks: list[list[dict[str, Any] | str]] = [[version] for version in versions]
     location = await fed(tmp_path, MemoryStore(), *ticks, time_column="at", retain="0s")
@@ -296,10 +274,7 @@ async def test_merges_of_deletions_that_were_taken_back_come_to_an_end(tmp_path:
 async def test_a_merge_of_old_deletions_changes_no_later_tick(
     tmp_path: Path, again: dict[str, Any] | None
 ) -> None:
-    """A merge of deletions does not change later ticks.
-
-    Two ingesters compute equal rows, even if one reads the merged state.
-    """
+    """Two ingesters compute equal rows, even if one reads the merged state."""
     ticks: list[list[dict[str, Any] | str]] = [
         [row("x", "v", 1)],
         [row("x", None, 2, gone=True)],
@@ -337,10 +312,7 @@ async def test_a_sweep_of_an_idle_location_writes_nothing_the_second_time(tmp_pa
 async def test_a_sweep_sends_no_request_for_a_dropped_shard_that_was_swept_clean(
     tmp_path: Path,
 ) -> None:
-    """A clean dropped shard costs no request in later sweeps.
-
-    Dropped shards accumulate over years.
-    """
+    """Dropped shards accumulate over years, so a clean one costs no request."""
     location = await fed(tmp_path, MemoryStore(), [row("a", "b", 1)], time_column="at")
 
     async def requests_of_a_sweep() -> int:
@@ -372,6 +344,7 @@ async def test_rows_of_transactions_and_of_shards_leave_no_byte(tmp_path: Path) 
     for time, diff in ((0, 1), (1, -1)):
         table = pa.table({"k": [SECRET], "v": [SECRET], "_time": [time], "_diff": [diff]})
         await both.compare_and_append({"a": table}, time, time + 1)
+    await both.apply()
     assert len(found_in(store)) > 1
     await shard.move_hold("history", 1)
 
@@ -382,7 +355,7 @@ async def test_rows_of_transactions_and_of_shards_leave_no_byte(tmp_path: Path) 
 
 
 @dataclass(slots=True, kw_only=True)
-class Overtaken(LocalEngine):
+class OvertakenEngine(LocalEngine):
     """An engine during whose calls another process drops the source and collects."""
 
     location: Location
@@ -411,17 +384,14 @@ class Overtaken(LocalEngine):
 async def test_an_ingester_that_a_drop_overtakes_says_so_and_leaves_nothing(
     tmp_path: Path, before: str, ticks: int
 ) -> None:
-    """An ingester overtaken by a drop raises SourceDropped.
-
-    A later sweep deletes its part and status.
-    """
+    """The ingester raises SourceDropped. A later sweep deletes its part and status."""
     store = MemoryStore()
     first: list[dict[str, Any] | str] = [row("a", "b", 1)]
     location = await fed(tmp_path, store, *[first] * ticks)
     lines = [json.dumps(row(f"{SECRET}{n}", SECRET, 2)) for n in range(MANY)]
     (tmp_path / "in" / "more.jsonl").write_text("\n".join(lines) + "\n")
     other = await open_location("memory://lake", store=store)
-    engine = Overtaken(store=store, clock=location.clock, location=other, before=before)
+    engine = OvertakenEngine(store=store, clock=location.clock, location=other, before=before)
 
     with pytest.raises(SourceDropped, match="'c' was dropped"):
         await run_once(await location.sources.ingester("c", engine=engine))
@@ -442,10 +412,10 @@ async def test_keys_of_a_keyed_log_that_retired_leave_no_byte(is_dropped: bool) 
     location = await open_location("memory://lake", create=True, store=store)
     log = await location.keyed.create("orders", retention=Retention(segments=1))
     await log.append([(f"{SECRET}{n}".encode(), SECRET.encode()) for n in range(MANY)])
-    await log.compact(everything=True)
+    await log.compact(full=True)
     await log.seal()
     await log.append([(b"k", b"stays")])
-    await log.compact(everything=True)
+    await log.compact(full=True)
     assert len(found_in(store)) > 2
     if is_dropped:
         await log.close()
@@ -472,19 +442,16 @@ async def closed(log: KeyedLog) -> AsyncGenerator[KeyedLog, None]:
 
 @pytest.mark.parametrize("happens", [False, True])
 async def test_a_killed_keyed_collector_leaves_no_key_to_later_ones(happens: bool) -> None:
-    """If a collector dies at any write, later collections erase the keys.
-
-    It may die between raising the floor and truncating records.
-    """
+    """The collector may die at any write, also between raising the floor and truncating."""
     for last in range(200):
         store, asked = MemoryStore(), list[str]()
         location = await open_location("memory://lake", create=True, store=store)
         async with closed(await location.keyed.create("o", retention=Retention(segments=1))) as log:
             await log.append([(f"{SECRET}{n}".encode(), b"v") for n in range(2)])
-            await log.compact(everything=True)
+            await log.compact(full=True)
             await log.seal()
             await log.append([(b"k", b"stays")])
-            await log.compact(everything=True)
+            await log.compact(full=True)
             assert await log.retire() == 1
 
         def toss(request: Request, last: int = last, asked: Any = asked) -> Fault:
@@ -496,7 +463,7 @@ async def test_a_killed_keyed_collector_leaves_no_key_to_later_ones(happens: boo
             return Fault(happened=len(asked) <= last or (happens and is_last), told=not is_last)
 
         with suppress(TidelogError):
-            dead = Faulty(store, toss=toss)
+            dead = FaultyStore(store, toss=toss)
             killed = await open_location("memory://lake", store=dead, clock=OneThread())
             async with closed(await killed.keyed.open("o")) as log:
                 await log.collect(after_us=0)

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kit.sources import ingested, make_source, numbers
+from kit.sources import ingested, lake_of, numbers, write_numbers
 from tidelog.collection.source import files, still_there
 from tidelog.collection.source.files import FilesSource
-from tidelog.collection.spec_types import SourceSpec
 
 
-def write(path: Path, *numbers: int) -> Path:
-    path.write_text("".join(f'{{"n": {n}, "at": {1_000 * n}}}\n' for n in numbers))
-    return path
-
-
-async def made(folder: Path, **asked: Any) -> None:
-    (folder / "in").mkdir()
-    spec = SourceSpec(name="c", files=str(folder / "in"), schema="n bigint, at bigint", **asked)
-    await make_source(folder / "lake", spec)
-
-
-def after_listing(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> None:
+def after_listing(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
     """Run ``change`` once, after the next listing."""
     head, changes = FilesSource.head, [change]
 
@@ -42,11 +29,11 @@ async def test_a_file_that_grew_and_is_archived_meanwhile_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ingester keeps the rows already taken, and binds no more of the file."""
-    await made(tmp_path)
-    file = write(tmp_path / "in" / "a.jsonl", 1)
+    await lake_of(tmp_path)
+    file = write_numbers(tmp_path / "in" / "a.jsonl", 1)
     await ingested(tmp_path)
-    write(file, 1, 2)
-    write(tmp_path / "in" / "b.jsonl", 3)
+    write_numbers(file, 1, 2)
+    write_numbers(tmp_path / "in" / "b.jsonl", 3)
     after_listing(monkeypatch, file.unlink)
 
     await ingested(tmp_path)
@@ -61,11 +48,13 @@ async def test_an_object_that_goes_between_listing_and_binding_stops_nothing(
     """The ingester binds the other files, and leaves this one to the next listing."""
     monkeypatch.setattr(files, "NEW_US", 0)
     monkeypatch.setattr(still_there, "_PAGE", page)
-    await made(tmp_path)
-    file = write(tmp_path / "in" / "a.jsonl", 1)
-    write(tmp_path / "in" / "b.jsonl", 3)
-    write(tmp_path / "in" / "c.jsonl", 5)
-    after_listing(monkeypatch, file.unlink if what == "gone" else lambda: (write(file, 4), None)[1])
+    await lake_of(tmp_path)
+    file = write_numbers(tmp_path / "in" / "a.jsonl", 1)
+    write_numbers(tmp_path / "in" / "b.jsonl", 3)
+    write_numbers(tmp_path / "in" / "c.jsonl", 5)
+    after_listing(
+        monkeypatch, file.unlink if what == "gone" else lambda: (write_numbers(file, 4), None)[1]
+    )
 
     first = await ingested(tmp_path, versioned=True)
     assert list(first.waiting) == ["a.jsonl"]
@@ -78,12 +67,9 @@ async def test_an_object_that_goes_between_listing_and_binding_stops_nothing(
 async def test_what_was_just_listed_is_bound_without_another_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file listed just now is bound without a second look.
-
-    That would cost a request per thousand files.
-    """
-    await made(tmp_path)
-    write(tmp_path / "in" / "a.jsonl", 1)
+    """A second look at a listed file would cost a request per thousand files."""
+    await lake_of(tmp_path)
+    write_numbers(tmp_path / "in" / "a.jsonl", 1)
     monkeypatch.setattr(files, "find_lost", None)  # A call of it raises TypeError.
 
     assert (await ingested(tmp_path, versioned=True)).rows == 1
@@ -91,9 +77,9 @@ async def test_what_was_just_listed_is_bound_without_another_request(
 
 async def test_a_file_that_grew_and_was_renamed_while_rows_wait_goes_on(tmp_path: Path) -> None:
     """The ingester reads the file's rows under the new name, each exactly once."""
-    await made(tmp_path, time_column="at", lateness="10s")
+    await lake_of(tmp_path, time_column="at", lateness="10s")
     file, other = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
-    write(file, 1, 2, 30)
+    write_numbers(file, 1, 2, 30)
     await ingested(tmp_path)
     with file.open("a") as sink:
         sink.write('{"n": 31, "at": 31000}\n')

@@ -14,33 +14,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidelog.collection.formats.parquet import changed_types, pack_range
+from kit.decoding import decoded as decoded_text
+from kit.decoding import decoded_parquet as decoded
+from tidelog.collection.formats.parquet import changed_types
 from tidelog.collection.formats.types import without_maps
 from tidelog.collection.infer import sample_schema
-from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.decode import Decoded, decode_range
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import UsageError
 from tidelog.location import open_location
 from tidelog.persist.format.schema import canonical_type, shard_schema
 
 
-def decoded(table: pa.Table, wanted: pa.Schema, **more: Any) -> Decoded:
-    """Write a Parquet file and decode all of it."""
-    sink = io.BytesIO()
-    pq.write_table(table, sink, **more)
-    file = sink.getvalue()
-    footer = file[-int.from_bytes(file[-8:-4], "little") - 8 :]
-    found = FileRange(path="p", start=0, limit=len(file))
-    return decode_range(pack_range(footer, file[4 : -len(footer)]), found, wanted, format="parquet")
-
-
 @pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("us", tz="UTC"), pa.string()])
 def test_a_moment_of_96_bits_is_what_it_was(kind: pa.DataType) -> None:
-    """Timestamps of 96 bits keep their values, also in the year 9999, which exceeds 2^63 ns.
-
-    Spark wrote them by default.
-    """
+    """Spark's 96-bit timestamps keep their values, also in the year 9999, beyond 2^63 ns."""
     days = [dt.date(9999, 12, 31), dt.date(2020, 1, 1)]
     table = pa.table({"t": pa.array(days).cast(pa.timestamp("us"))})
 
@@ -55,10 +42,7 @@ def test_a_moment_of_96_bits_is_what_it_was(kind: pa.DataType) -> None:
 
 @pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.string()])
 def test_a_moment_of_96_bits_is_not_cut(kind: pa.DataType) -> None:
-    """Impala writes nanoseconds.
-
-    A value with a nonzero fraction of a microsecond makes a bad row.
-    """
+    """A nonzero fraction of a microsecond, as Impala writes it, makes a bad row."""
     nanos = pa.array([1_001, None, 2_000, -1, -1_000], pa.timestamp("ns"))
     table = pa.table({"t": nanos, "n": [0, 1, 2, 3, 4]})
 
@@ -155,10 +139,7 @@ TORN: dict[str, Callable[[], pa.Array[Any]]] = {
 
 @pytest.mark.parametrize("kind", TORN)
 def test_text_of_parquet_that_is_not_utf8_makes_bad_rows(kind: str) -> None:
-    """A text that is not UTF-8 makes a bad row, and does not stop the source.
-
-    Arrow does not check it.
-    """
+    """Arrow does not check texts. One that is not UTF-8 must not stop the source."""
     column = TORN[kind]()
     wanted = pa.schema([("n", pa.int64()), ("c", canonical_type(column.type))])
 
@@ -173,10 +154,7 @@ def test_text_of_parquet_that_is_not_utf8_makes_bad_rows(kind: str) -> None:
 
 
 def test_each_type_of_parquet_that_is_not_kept_is_named() -> None:
-    """A user sees each column that changes.
-
-    UUID and INTERVAL become bytes, and nanoseconds make bad rows.
-    """
+    """A user sees each column that changes: UUIDs become bytes, nanoseconds bad rows."""
     uuids = pa.array([b"x" * 16], pa.uuid())
     sink = io.BytesIO()
     table = pa.table(
@@ -200,10 +178,7 @@ def test_each_type_of_parquet_that_is_not_kept_is_named() -> None:
 
 @pytest.mark.parametrize("mode", ["legacyDateTime", "legacyINT96"])
 def test_the_legacy_calendar_of_spark_is_named(mode: str) -> None:
-    """A file in Spark's legacy calendar is reported.
-
-    Arrow reads its dates in another calendar, days apart.
-    """
+    """Arrow reads the dates of such a file in another calendar, days apart."""
     sink = io.BytesIO()
     table = pa.table({"n": [1]})
     pq.write_table(table.replace_schema_metadata({f"org.apache.spark.{mode}": ""}), sink)
@@ -224,8 +199,7 @@ def test_a_field_within_a_struct_that_the_schema_lacks_is_told(format: str) -> N
         found = decoded(pa.table({"a": values}), WITHIN)
     else:
         data = b'{"a":{"x":1,"y":5}}\n{"a":{"x":2}}\n'
-        place = FileRange(path="p", start=0, limit=len(data))
-        found = decode_range(data, place, WITHIN, format="json")
+        found = decoded_text(data, WITHIN)
 
     assert found.rows.num_rows + found.errors.num_rows == 2
     assert found.errors.num_rows or found.dropped
@@ -246,8 +220,7 @@ def test_fields_within_structs_are_counted_by_their_paths(format: str) -> None:
         counts = {'a~/"*.y': 3, 'a~/"*.o.q': 3, "c": 3}  # Rows, not values: faster to count.
     else:
         data = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
-        place = FileRange(path="p", start=0, limit=len(data))
-        found = decode_range(data, place, wanted, format="json")
+        found = decoded_text(data, wanted)
         counts = {'a~/"*.y': 2, 'a~/"*.o.q': 1, "c": 3}
 
     assert found.rows.num_rows == 3
@@ -257,7 +230,7 @@ def test_fields_within_structs_are_counted_by_their_paths(format: str) -> None:
 TWICE = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
 
 
-def test_of_two_columns_or_fields_of_one_name_the_first_counts() -> None:
+def test_the_first_of_two_columns_or_fields_of_one_name_counts() -> None:
     """If two columns or fields have one name, the first one counts, as in csv."""
     table = pa.Table.from_arrays([pa.array([1]), pa.array(["x"]), TWICE], names=["a", "a", "s"])
     wanted = pa.schema([("s", pa.struct([("x", pa.int64())])), ("a", pa.int64())])
@@ -287,19 +260,13 @@ MADE_UP = [
 
 @pytest.mark.parametrize(("lines", "why"), MADE_UP)
 def test_no_column_is_inferred_that_no_line_has(lines: bytes, why: str) -> None:
-    """DuckDB invents names for fields that differ only by case or contain NUL.
-
-    Inference refuses such fields.
-    """
+    """Inference refuses fields for which DuckDB would invent names (case, NUL)."""
     with pytest.raises(UsageError, match=why):
         sample_schema(lines + b"\n")
 
 
 def test_names_that_look_made_up_and_are_not_are_columns() -> None:
-    """Names like those that DuckDB invents are columns if a line has them.
-
-    A line that Python cannot read changes nothing.
-    """
+    """Such names are columns if a line has them. An unreadable line changes nothing."""
     schema = sample_schema(b'{"a":1,"a_1":2,"f":NaN}\n{"a":1}{"b":1}\n{"json":3}\n')
 
     assert {"a", "a_1", "json"} <= set(schema.names)
@@ -327,14 +294,11 @@ LONG = b"x" * (2 << 20)
 async def test_a_first_line_beyond_the_sample_is_named(
     tmp_path: Path, name: str, data: bytes, what: str
 ) -> None:
-    """The sample ends within the first object or header.
-
-    The error states that, not invalid json.
-    """
+    """The error states that the sample ends within the first object or header."""
     (tmp_path / name).write_bytes(data)
     location = await open_location("memory://", create=True)
 
-    with pytest.raises(UsageError, match=rf"first {what}.* longer than 2 MiB.*--schema"):
+    with pytest.raises(UsageError, match=rf"first {what}.* longer than 2 MiB.*schema="):
         await location.sources.create(SourceSpec(name="c", files=str(tmp_path / name)))
 
 
@@ -348,9 +312,7 @@ NO_COLUMNS = [
 
 
 @pytest.mark.parametrize(("lines", "why"), NO_COLUMNS, ids=[why for _, why in NO_COLUMNS])
-def test_where_no_column_can_be_inferred_the_reason_is_the_right_one(
-    lines: bytes, why: str
-) -> None:
+def test_the_error_states_why_no_column_can_be_inferred(lines: bytes, why: str) -> None:
     """The error must not claim that there are no objects if they only lack usable fields."""
     with pytest.raises(UsageError, match=why):
         sample_schema(lines)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from kit.clocks import SwiftClock
-from kit.sources import ingest
+from kit.sources import ingest, table_of
 from tidelog.collection.source.generator import Generator, mixed
 from tidelog.collection.source.kind import RowRange
 from tidelog.collection.source.kinds import open_kind
@@ -39,18 +39,12 @@ async def made(settings: dict[str, str], start: int, limit: int) -> pa.Table:
     return pa.concat_tables([batch async for batch in kind.read(found)])
 
 
-async def contents(location: Location) -> pa.Table:
-    collection = await location.collection("g")
-    await collection.refresh()
-    return await collection.consolidated()
-
-
 async def test_a_counter_counts_and_ends() -> None:
     """By default, a counter has a thousand rows a second since the year 2000."""
     location = await location_with(SwiftClock(), settings={"rows": "2500"}, time_column="time")
 
     ticks = await ingest(location, "g", bytes_max=32_000)
-    found = (await contents(location)).sort_by("n")
+    found = (await table_of(location, "g")).sort_by("n")
     assert len(ticks) == 3
     assert found.column("n").to_pylist() == list(range(2500))
     assert str(found.column("time")[2499]) == "2000-01-01 00:00:02.499000+00:00"
@@ -103,7 +97,7 @@ async def test_rows_come_at_their_rate() -> None:
     assert rows[0] >= 200
     assert 100 <= rows[1] - rows[0] <= 110
     await ingest(location, "g")
-    times = (await contents(location)).column("time").cast(pa.int64()).to_numpy()
+    times = (await table_of(location, "g")).column("time").cast(pa.int64()).to_numpy()
     assert times.min() == begin_us
     assert np.all(np.diff(np.sort(times)) == 10_000)
 
@@ -112,10 +106,10 @@ async def test_rows_come_at_their_rate() -> None:
     ("settings", "said"),
     [
         ({"shape": "auction"}, "not 'auction'"),
-        ({"rows": "many"}, "--set rows='many' must be a whole number"),
+        ({"rows": "many"}, r"settings\['rows'\]='many' must be a whole number"),
         ({"rows": "-1"}, "must be a whole number"),
         ({"rate": "0"}, "from 1 to"),
-        ({"keys": "9"}, "--set keys needs --generator key-value"),
+        ({"keys": "9"}, r"settings\['keys'\] needs settings\['shape'\]='key-value'"),
         ({"shape": "key-value", "skew": "9"}, "from 0 to 8"),
         ({"start": "yesterday"}, "is not a time"),
         ({"start": "9999999999999999999"}, "to the year 9000"),

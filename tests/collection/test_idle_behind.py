@@ -6,27 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from kit.sources import make_source, run_once
+from kit.sources import lake_of, reopened, run_once
 from tidelog.collection.ingest.engine import TickParts
 from tidelog.collection.ingest.ingest import Commits, Ingester
 from tidelog.collection.source.binding import Binding
-from tidelog.collection.spec_types import SourceSpec
-from tidelog.location import open_location
 
 
 async def test_an_idle_ingester_that_was_overtaken_ends_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An idle ingester that others overtook ends without an error.
-
-    It finds their ticks at its empty commit.
-    """
-    spec = SourceSpec(name="c", files=str(tmp_path / "*.jsonl"), schema="n bigint")
-    location = await make_source(tmp_path / "lake", spec)
+    """The idle ingester finds the ticks of the others at its empty commit."""
+    location = await lake_of(tmp_path, "*.jsonl", schema="n bigint")
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n')
     await run_once(await location.sources.ingester("c"))
     idle = await location.sources.ingester("c")
-    other = await (await open_location(str(tmp_path / "lake"))).sources.ingester("c")
+    other = await (await reopened(tmp_path)).sources.ingester("c")
 
     async def overtaken(ingester: Ingester, binding: Binding, computed: TickParts) -> Commits:
         monkeypatch.undo()
@@ -44,12 +38,11 @@ async def test_rows_are_reported_by_the_ingester_that_completes_the_tick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reports of several ingesters add up to the source's rows, bad rows and bytes."""
-    spec = SourceSpec(name="c", files=str(tmp_path / "*.jsonl"), schema="n bigint")
-    location = await make_source(tmp_path / "lake", spec)
+    location = await lake_of(tmp_path, "*.jsonl", schema="n bigint")
     text = '{"n": 1}\n{"n": "x"}\n{"n": 3}\n'
     (tmp_path / "a.jsonl").write_text(text)
     loser = await location.sources.ingester("c")
-    winner = await (await open_location(str(tmp_path / "lake"))).sources.ingester("c")
+    winner = await (await reopened(tmp_path)).sources.ingester("c")
     reports = []
 
     async def overtaken(ingester: Ingester, binding: Binding, computed: TickParts) -> Commits:

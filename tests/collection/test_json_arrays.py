@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.packing import packed
-from kit.sources import contents, ingest_files, make_source
+from kit.sources import contents, ingest_files, lake_of, make_source, table_of
 from tidelog.collection.formats.json import arrays as json_arrays
 from tidelog.collection.formats.json.arrays import array_lines, array_mark
 from tidelog.collection.spec_types import SourceSpec
@@ -45,10 +45,7 @@ def test_elements_become_lines_where_they_stand(
 
 
 def test_a_string_without_its_quote_spoils_a_line_and_no_more() -> None:
-    """A string without its end quote spoils only its line.
-
-    A line end within a string stays an error.
-    """
+    """It spoils only its own line. A line end within a string stays an error."""
     text = b'[\n{"a": "x},\n{"a": 2},\n{"a": "one\ntwo"}\n]\n'
 
     lines = array_lines(text, inside=False).split(b"\n")
@@ -59,10 +56,7 @@ def test_a_string_without_its_quote_spoils_a_line_and_no_more() -> None:
 
 
 def test_what_is_an_array_is_said_by_its_first_sign() -> None:
-    """A file is an array if its first character is a bracket.
-
-    A byte order mark and white space may precede it.
-    """
+    """It is an array after a bracket. A byte order mark and white space may come first."""
     assert array_mark(b'\xef\xbb\xbf \n [{"a": 1}]') == b"["
     assert not array_mark(b'{"a": [1]}')
     assert not array_mark(b"")
@@ -98,30 +92,21 @@ async def test_bad_elements_are_bad_rows(tmp_path: Path) -> None:
         b'[\n  {"n": 1},\n  7,\n  {"n": "x"},\n  {"n": 2,, "m": [},\n  [{"n": 3}],\n  {"n": 4}\n]\n'
     )
     (tmp_path / "a.json").write_bytes(text)
-    spec = SourceSpec(
-        name="c", files=str(tmp_path / "*.json"), format="json-array", schema="n bigint"
-    )
-    location = await make_source(tmp_path / "lake", spec)
+    location = await lake_of(tmp_path, "*.json", format="json-array", schema="n bigint")
     await ingest_files(location, bytes_max=20)
 
     assert await contents(location) == [repr({"n": 1}), repr({"n": 4})]
-    errors = (await (await location.collection("c_errors")).consolidated()).to_pylist()
+    errors = (await table_of(location, "c_errors")).to_pylist()
     assert sorted(text[e["offset"] :].split()[0] for e in errors) == sorted(
         [b"7,", b'{"n":', b'{"n":', b'[{"n":']
     )
 
 
 async def test_an_array_that_is_torn_waits_and_stops_no_other(tmp_path: Path) -> None:
-    """An unclosed array waits, and other files continue.
-
-    Its complete elements are taken, and ``--final`` takes the rest.
-    """
+    """The complete elements of an unclosed array are taken; `--final` takes the rest."""
     (tmp_path / "a.json").write_text('[\n{"n": 1},\n{"n": 2},\n{"n"')
     (tmp_path / "b.json").write_text('[{"n": 3}]')
-    spec = SourceSpec(
-        name="c", files=str(tmp_path / "*.json"), format="json-array", schema="n bigint"
-    )
-    location = await make_source(tmp_path / "lake", spec)
+    location = await lake_of(tmp_path, "*.json", format="json-array", schema="n bigint")
 
     first = await ingest_files(location)
     assert await contents(location) == [repr({"n": n}) for n in (1, 2, 3)]

@@ -12,15 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.sources import ingest, make_source
-from tidelog.collection.create import resolve_spec, source_schema
+from kit.sources import ingest, lake_of, table_of
+from tidelog.collection.create import source_schema
 from tidelog.collection.formats.json import decode
 from tidelog.collection.formats.json.decode import decode_json
 from tidelog.collection.formats.records import Records
 from tidelog.collection.formats.types import is_json, json_field, parse_schema, sql_type_of
 from tidelog.collection.infer import sample_schema
 from tidelog.collection.spec_types import SourceSpec
-from tidelog.core.clock import SystemClock
 from tidelog.errors import UsageError
 
 SCHEMA = parse_schema('id bigint, x json, "y z" JSON')
@@ -81,10 +80,7 @@ def test_a_line_without_such_text_is_a_bad_one(line: str, reason: str) -> None:
 def test_many_bad_lines_are_not_read_again_and_again(
     bad: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many bad lines cost a few reads each.
-
-    Python writes NaN without quotes, so files may have many.
-    """
+    """A file may have many bad lines, because Python writes NaN without quotes."""
     lines = [bad if n % 10 == 0 else f'{{"id":{n},"x":{{"n":{n}}}}}' for n in range(999)]
     read = decode._read
     reads: list[int] = []
@@ -173,18 +169,6 @@ def test_a_sample_fits_what_was_inferred_from_it(objects: list[dict[str, Any]]) 
             assert [None if text is None else json.loads(text) for text in texts] == values
 
 
-async def test_a_column_of_json_is_shown_and_kept(tmp_path: Path) -> None:
-    """Inference finds the type JSON, and a schema may name it."""
-    (tmp_path / "a.jsonl").write_text('{"id":1,"x":1}\n{"id":2,"x":"two"}\n')
-    spec = SourceSpec(name="a", files=str(tmp_path / "*.jsonl"))
-    _, rendition, _ = await resolve_spec(spec, location_url="memory:", clock=SystemClock())
-
-    kinds = {field.name: sql_type_of(field) for field in rendition.data_schema.data}
-
-    assert kinds == {"id": "BIGINT", "x": "JSON"}
-    assert is_json(parse_schema("x json").field("x"))
-
-
 @pytest.mark.parametrize(
     ("schema", "asked", "said"),
     [
@@ -208,11 +192,10 @@ async def test_a_map_is_a_list_of_its_entries(tmp_path: Path) -> None:
         {"m": pa.array(values, maps), "l": pa.array([[v] for v in values], pa.list_(maps))}
     )
     pq.write_table(table, tmp_path / "a.parquet")
-    spec = SourceSpec(name="a", files=str(tmp_path / "*.parquet"), format="parquet")
-    lake = await make_source(tmp_path / "lake", spec)
-    await ingest(lake, "a")
+    lake = await lake_of(tmp_path, "*.parquet", format="parquet", schema=None)
+    await ingest(lake, "c")
 
-    kept = await (await lake.collection("a")).consolidated()
+    kept = await table_of(lake)
 
     assert sql_type_of(kept.schema.field("m")) == 'STRUCT("key" VARCHAR, "value" INTEGER)[]'
     entries = [None if v is None else [{"key": k, "value": n} for k, n in v] for v in values]
@@ -223,10 +206,7 @@ async def test_a_map_is_a_list_of_its_entries(tmp_path: Path) -> None:
 @pytest.mark.parametrize("separator", [":", " : "])
 @pytest.mark.parametrize(("name", "twin"), [("é", r"\u00e9"), ("a/b", r"a\/b"), ("p", r"\u0070")])
 def test_a_name_that_is_escaped_is_the_same_name(name: str, twin: str, separator: str) -> None:
-    """An escaped name equals the plain one, so a repetition makes a bad row.
-
-    Python escapes characters beyond ASCII.
-    """
+    """Python escapes characters beyond ASCII. A repeated name makes a bad row."""
     lines = [
         f'{{"{twin}"{separator}1}}',
         f'{{"{twin}"{separator}2,"{twin}"{separator}3}}',

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from kit.sources import make_source, numbers
+from kit.sources import lake_of, numbers, reopened, write_numbers
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.port import Plan
-from tidelog.collection.spec_types import SourceSpec
-from tidelog.location import open_location
-
-
-def rows(*numbers: int) -> bytes:
-    return "".join(f'{{"n": {n}, "at": {n}}}\n' for n in numbers).encode()
-
-
-def write(path: Path, *numbers: int) -> None:
-    if path.suffix == ".parquet":
-        pq.write_table(pa.table({"n": numbers, "at": numbers}), path)
-    else:
-        path.write_bytes(gzip.compress(rows(*numbers)) if path.suffix == ".gz" else rows(*numbers))
 
 
 @pytest.mark.parametrize("versioned", [False, True])
@@ -40,24 +24,11 @@ async def test_what_another_ingester_bound_is_computed_as_it_is_now(
     timed: bool,
     change: str,
 ) -> None:
-    """The rows are those of the second binding.
-
-    The file changes between the surveys of the two ingesters.
-    """
-    (tmp_path / "in").mkdir()
-    file = tmp_path / "in" / f"a{suffix}"
-    write(file, 1, 2, 3)
-    spec = SourceSpec(
-        name="c",
-        files=str(tmp_path / "in"),
-        format="parquet" if suffix == ".parquet" else "json",
-        schema="n bigint, at bigint",
-        time_column="at" if timed else None,
-    )
-    await make_source(tmp_path / "lake", spec)
-    one, other = [
-        await (await open_location(str(tmp_path / "lake"))).sources.ingester("c") for _ in "12"
-    ]
+    """The file changes between two surveys: the rows are those of the second binding."""
+    kind = "parquet" if suffix == ".parquet" else "json"
+    await lake_of(tmp_path, format=kind, time_column="at" if timed else None)
+    file = write_numbers(tmp_path / "in" / f"a{suffix}", 1, 2, 3)
+    one, other = [await (await reopened(tmp_path)).sources.ingester("c") for _ in "12"]
     for each in (one, other):
         assert isinstance(each.source, FilesSource)
         each.source.is_versioned = versioned
@@ -66,10 +37,9 @@ async def test_what_another_ingester_bound_is_computed_as_it_is_now(
     async def late(self: Ingester, plan: Plan, lower: int, upper: int) -> None:
         if self is one:
             if change == "more" and suffix == ".jsonl.gz":
-                with file.open("ab") as more:
-                    more.write(gzip.compress(rows(4, 5)))
+                write_numbers(file, 4, 5, mode="a")
             else:
-                write(file, *now)
+                write_numbers(file, *now)
             theirs = await other.plan(await other.source.head(), lower)
             assert theirs is not None
             await mint(other, theirs, lower, max(upper, theirs.upper or 0))

@@ -13,14 +13,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kit.clocks import SwiftClock
-from kit.shelf_kind import Row, Shelf
-from kit.sources import ingest, rows_of
+from kit.shelf_kind import Row, Shelf, empty_shelves
+from kit.shelf_kind import shelf_row as row
+from kit.sources import ingest, rows_of, table_of
 from tidelog.collection.formats.csv.guess import CsvOptions
 from tidelog.collection.ingest.ingest import Tick
 from tidelog.collection.ingest.status import source_status
 from tidelog.collection.source import addressed
-from tidelog.collection.source.decode_rows import one_line
-from tidelog.collection.source.kinds import register_kind
+from tidelog.collection.source.decode import one_line
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import GoneError, LocationError, SourceRewritten, UsageError
 from tidelog.location import Location, open_location
@@ -31,14 +31,12 @@ DATA = "k bigint, at bigint, gone boolean"
 
 @pytest.fixture(autouse=True)
 def _empty_shelves() -> Iterator[None]:
-    register_kind(Shelf)
-    yield
-    Shelf.rows.clear()
-    Shelf.held.clear()
+    with empty_shelves():
+        yield
 
 
-def row(k: int, at: int, *, gone: bool = False, body: bytes | None = None) -> Row:
-    return {"k": k, "at": at, "gone": gone, "body": body}
+async def rows_in(location: Location, name: str = "s") -> list[dict[str, Any]]:
+    return (await table_of(location, name)).to_pylist()
 
 
 async def location_with(**asked: Any) -> Location:
@@ -48,19 +46,12 @@ async def location_with(**asked: Any) -> Location:
     return location
 
 
-async def rows_in(location: Location, name: str = "s") -> list[dict[str, Any]]:
-    collection = await location.collection(name)
-    await collection.refresh()
-    found: list[dict[str, Any]] = (await collection.consolidated()).to_pylist()
-    return found
-
-
 async def test_rows_are_taken_once_from_all_paths() -> None:
-    """Ticks of any size take each row of each path once, and later ticks continue.
-
-    Gaps are not rows.
-    """
-    Shelf.rows |= {"a": [row(n, n) for n in range(7)], "b": [row(70, 1), None, row(71, 2)]}
+    """Ticks of any size take each row of each path once. Gaps are not rows."""
+    Shelf.rows |= {
+        "a": [row(n, n) for n in range(7)],
+        "b": [row(70, 1), None, row(71, 2)],
+    }
     location = await location_with(schema=DATA)
 
     ticks = await ingest(location, "s", bytes_max=40)
@@ -74,10 +65,7 @@ async def test_rows_are_taken_once_from_all_paths() -> None:
 
 
 async def test_a_source_is_told_what_is_in() -> None:
-    """The ingester reports its progress to the kind.
-
-    The kind may release earlier rows, and must keep later ones.
-    """
+    """The kind may release the rows before the reported progress, and must keep the others."""
     Shelf.rows["a"] = [row(n, n) for n in range(6)]
     location = await location_with(schema=DATA)
 
@@ -86,16 +74,13 @@ async def test_a_source_is_told_what_is_in() -> None:
 
 
 async def test_what_is_not_what_was_bound_is_an_error(tmp_path: Path) -> None:
-    """Changed or missing messages of a binding raise an error.
-
-    A binding promises that they never change.
-    """
+    """A binding promises that its messages never change: changed or missing ones raise."""
     Shelf.rows["a"] = [row(1, 1)]
     location = await location_with(schema=DATA)
     await ingest(location, "s")
     Shelf.rows["a"] = [row(2, 1), row(3, 1)]
 
-    with pytest.raises(SourceRewritten, match="'a' has changed at 0 to 1"):
+    with pytest.raises(SourceRewritten, match="'a' has changed in the range 0 to 0"):
         await ingest(location, "s")
     Shelf.rows["b"] = Shelf.rows.pop("a")
     with pytest.raises(GoneError, match="'a' is gone"):
@@ -103,10 +88,7 @@ async def test_what_is_not_what_was_bound_is_an_error(tmp_path: Path) -> None:
 
 
 async def test_values_of_columns_that_the_schema_lacks_are_counted() -> None:
-    """Dropped columns are counted, as for files.
-
-    The generator has fixed columns, so it counts none.
-    """
+    """Dropped columns are counted. The generator has fixed columns, so it counts none."""
     Shelf.rows["a"] = [row(1, 1, body=b"x"), row(2, 2), row(3, 3, body=b"y")]
     location = await location_with(schema="k bigint")
     await location.sources.create(
@@ -169,10 +151,7 @@ async def test_texts_are_decoded_as_lines_of_files_are() -> None:
 async def test_what_a_kind_did_not_foresee_is_told_as_its_own(
     monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """An unexpected error of a kind becomes a LocationError with its first line.
-
-    Like a store failure, it may be temporary.
-    """
+    """A kind's unexpected error may be temporary, so it becomes a LocationError."""
 
     def failing(*_: object, **__: object) -> None:
         raise ValueError("the shelf fell over\nonto me")
@@ -185,10 +164,7 @@ async def test_what_a_kind_did_not_foresee_is_told_as_its_own(
 
 
 async def test_texts_may_be_lines_of_csv() -> None:
-    """Texts of csv have no header and one line each.
-
-    The dialect is inferred from the first ones.
-    """
+    """Each text of csv is one line without a header. The first ones give the dialect."""
     bodies = [b"1;2,5;x", b'2;3,5;"y;z"\r\n', b"3;4", b"4;5,5;a\n5;6,5;b", b" ", b"6;7,5;"]
     Shelf.rows["a"] = [row(0, 0, body=body) for body in bodies]
     location = await location_with(format="csv", schema="k bigint, n varchar, t varchar")
@@ -216,17 +192,17 @@ async def test_columns_are_inferred_from_texts() -> None:
             {"kind": "shelves"},
             "no kind of source named 'shelves'; existing kinds: files, generator",
         ),
-        ({"settings": {"deep": "1"}}, "--set deep is not a setting .* its settings: wide"),
+        ({"settings": {"deep": "1"}}, r"settings\['deep'\] is not a setting .* its settings: wide"),
         ({"schema": "k bigint, x int"}, "has 'x', which is not a column .* k, at, gone, body"),
         ({"format": "parquet"}, "must be one of rows, json, csv, not 'parquet'"),
         ({"format": "csv", "csv": CsvOptions(header=True)}, "have no header"),
-        ({"format": "csv"}, "give --schema"),
-        ({"files": "x/*.jsonl"}, "give only one of them"),
-        ({"format": "json"}, "give --schema"),
-        ({"kind": "files"}, "give the data that the source reads"),
+        ({"format": "csv"}, "pass schema="),
+        ({"files": "x/*.jsonl"}, "pass files= or kind=, not both"),
+        ({"format": "json"}, "pass schema="),
+        ({"kind": "files"}, "the source has no data to read"),
         (
             {"kind": "files", "files": "x", "settings": {"a": "b"}},
-            "--set is not an option of a source of files",
+            "a source of files has no settings",
         ),
     ],
 )
@@ -237,10 +213,7 @@ async def test_what_cannot_be_is_refused(asked: dict[str, Any], said: str) -> No
 
 
 async def test_a_source_of_a_kind_that_is_not_here_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A source of an unregistered kind raises UsageError with the remedy.
-
-    It can still be dropped.
-    """
+    """The error states the remedy, and the source can still be dropped."""
     location = await location_with(schema=DATA)
     monkeypatch.setattr("tidelog.collection.source.kinds._registered", {})
 
@@ -266,10 +239,7 @@ changes = st.lists(
 
 
 def newest(shelves: dict[str, list[Row]]) -> dict[int, int]:
-    """Return the newest time of each key, by a plain dictionary.
-
-    At equal times, the last row wins.
-    """
+    """Return the newest time of each key; at equal times, that of the last row."""
     found: dict[int, Row] = {}
     for shelf in sorted(shelves):
         for one in shelves[shelf]:
@@ -280,7 +250,11 @@ def newest(shelves: dict[str, list[Row]]) -> dict[int, int]:
 
 @given(shelf=changes, bytes_max=st.integers(1, 200), piece_bytes=st.sampled_from([10, 10**6]))
 @example(shelf=[row(0, 0), row(0, 1), row(0, 0)], bytes_max=1, piece_bytes=10**6)
-@example(shelf=[row(0, 0), row(1, 1), row(0, 0), row(1, 5)], bytes_max=25, piece_bytes=10)
+@example(
+    shelf=[row(0, 0), row(1, 1), row(0, 0), row(1, 5)],
+    bytes_max=25,
+    piece_bytes=10,
+)
 @settings(max_examples=8, deadline=None)
 async def test_contents_do_not_depend_on_how_a_source_is_cut(
     shelf: list[Row], bytes_max: int, piece_bytes: int
@@ -327,8 +301,8 @@ async def test_a_time_far_ahead_is_a_bad_row() -> None:
     (tick,) = await ingest(location, "s")
     (error,) = await rows_in(location, "s_errors")
     assert tick.upper < 10**15 - day_ms
-    assert "--max-ahead" in error["reason"]
-    assert rows_of((await (await location.collection("s")).consolidated()).select(["k"])) == [
+    assert "max_ahead" in error["reason"]
+    assert rows_of((await table_of(location, "s")).select(["k"])) == [
         "{'k': 1}",
         "{'k': 3}",
     ]
@@ -345,10 +319,7 @@ async def test_a_time_far_ahead_is_a_bad_row() -> None:
     ],
 )
 def test_json_becomes_one_line(body: bytes, line: bytes | None) -> None:
-    """Line ends between json values become spaces.
-
-    A line end within a string makes the record bad.
-    """
+    """Line ends between values become spaces. One within a string makes a bad record."""
     assert one_line(body) == line
     if line is not None:
         assert json.loads(line) == json.loads(body)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.sources import contents, make_source, run_once
-from tidelog.collection.spec_types import SourceSpec
+from kit.sources import contents, lake_of, run_once
 
 
 @pytest.mark.parametrize("lateness", ["0s", "10s"])
@@ -16,19 +15,9 @@ from tidelog.collection.spec_types import SourceSpec
 async def test_a_row_of_the_last_time_stops_no_source(
     tmp_path: Path, lateness: str, before_last: int
 ) -> None:
-    """With `max_ahead="any"`, a row may have the last time.
-
-    It is a bad row, as a binding needs a later time.
-    """
-    spec = SourceSpec(
-        name="c",
-        files=str(tmp_path / "*.jsonl"),
-        schema="n bigint, at bigint",
-        time_column="at",
-        max_ahead="any",
-        lateness=lateness,
-    )
-    location = await make_source(tmp_path / "lake", spec)
+    """The last time is a bad row even with `max_ahead="any"`: a binding needs a later time."""
+    asked = {"time_column": "at", "max_ahead": "any", "lateness": lateness}
+    location = await lake_of(tmp_path, "*.jsonl", **asked)
     for n, at in enumerate((5, 2**63 - 2 - before_last, 7, 8, 9)):
         (tmp_path / f"{n}.jsonl").write_text(json.dumps({"n": n, "at": at}) + "\n")
         await run_once(await location.sources.ingester("c", final=True))

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 
 from kit.clocks import OneThread
 from kit.dying import DiesWriting
-from kit.shelf_kind import Row, Shelf
-from tidelog.collection.ingest.ingest import Ingester, Tick
+from kit.shelf_kind import Row, Shelf, empty_shelves, shelf_row
+from kit.sources import bind, table_of
+from tidelog.collection.ingest.ingest import Tick
 from tidelog.collection.ingest.skip import skip_file
-from tidelog.collection.source.kinds import register_kind
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import LocationError, SourceRewritten, UsageError
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
-from tidelog.testing.faulty import Faulty
+from tidelog.testing.faulty import FaultyStore
 
 FIRST = 1_000_000
 LATENESS = 1_000
@@ -34,14 +34,12 @@ TICKS_MAX = 100  # A binding advances upper by at least a millisecond.
 
 @pytest.fixture(autouse=True)
 def _empty_shelves() -> Iterator[None]:
-    register_kind(Shelf)
-    yield
-    Shelf.rows.clear()
-    Shelf.held.clear()
+    with empty_shelves():
+        yield
 
 
 def row(k: int, at: int, *, gone: bool = False) -> Row:
-    return {"k": k, "at": FIRST + at, "gone": gone, "body": None}
+    return shelf_row(k, FIRST + at, gone=gone)
 
 
 UPSERT: dict[str, Any] = {"envelope": "upsert", "key": ("k",), "delete_when": "gone"}
@@ -65,16 +63,8 @@ async def run(location: Location, *, bytes_max: int = 1_000, final: bool = False
     return ticks
 
 
-async def die_after_minting(location: Location) -> None:
-    ingester: Ingester = await location.sources.ingester("s", bytes_max=30)
-    lower = ingester.upper.time
-    plan = await ingester.plan(await ingester.source.head(), lower)
-    if plan is not None and plan.upper is not None:
-        await ingester._mint(plan, lower, plan.upper)
-
-
 async def contents(location: Location, as_of: int) -> list[tuple[int, int]]:
-    found = await (await location.collection("s")).consolidated(as_of)
+    found = await table_of(location, "s", as_of)
     return sorted((one["k"], one["at"]) for one in found.to_pylist() for _ in range(one["_diff"]))
 
 
@@ -129,7 +119,7 @@ async def test_rows_that_come_in_time_count_at_their_own_times(
     for given_rows, dies in steps:
         there += in_time(given_rows, there)
         if dies:
-            await die_after_minting(location)
+            await bind(await location.sources.ingester("s", bytes_max=30))
         ticks += await run(location, bytes_max=bytes_max)
         await check(location, there, key=key)
     ticks += await run(location, bytes_max=bytes_max, final=True)
@@ -159,7 +149,7 @@ async def test_whoever_dies_at_whichever_write_changes_nothing(landed: bool) -> 
         there = [row(n % 2, 700 * n % 1_900 + 300 * n) for n in range(5)]
         store, process = MemoryStore(name="memory://"), DiesWriting(number, landed)
         location = await location_with(store=store, **UPSERT)
-        faulty = Faulty(store, toss=process.toss)
+        faulty = FaultyStore(store, toss=process.toss)
         dying = await open_location("memory://", clock=OneThread(), store=faulty)
         Shelf.rows["a"] = cast("list[Row | None]", there[:3])
         with suppress(LocationError):
@@ -176,10 +166,7 @@ async def test_whoever_dies_at_whichever_write_changes_nothing(landed: bool) -> 
 
 
 async def test_two_ingesters_compute_the_same() -> None:
-    """One ingester remembers the waiting rows, and the other reads them from the bindings.
-
-    Both compute equal rows.
-    """
+    """One ingester remembers the waiting rows, the other reads them from the bindings."""
     there = [row(n % 3, 700 * n % 1_900 + 200 * n) for n in range(9)]
     Shelf.rows["a"] = cast("list[Row | None]", there)
     location = await location_with(**UPSERT)
@@ -188,7 +175,7 @@ async def test_two_ingesters_compute_the_same() -> None:
     unchecked = 0
     while True:
         done = [await pair[n].tick(head) for n in (0, 1)]
-        await die_after_minting(location)
+        await bind(await location.sources.ingester("s", bytes_max=30))
         unchecked += sum(tick.unchecked for tick in done if tick is not None)
         if done[1] is None:
             break
@@ -196,7 +183,7 @@ async def test_two_ingesters_compute_the_same() -> None:
     assert unchecked == 0
 
 
-async def test_upper_is_held_back_and_final_lets_all_in() -> None:
+async def test_lateness_holds_upper_back_and_final_ends_the_wait() -> None:
     """Rows within the lateness are in time. Later rows count as late, and are ingested too."""
     Shelf.rows["a"] = [row(1, 0), row(2, 5_000)]
     location = await location_with()
@@ -270,8 +257,8 @@ async def test_files_are_held_back_too(tmp_path: Path) -> None:
 async def test_lateness_needs_times() -> None:
     """Rows with the time of ingestion are never late, so `--lateness` needs a time column."""
     for asked, said in (
-        ({"time_column": None}, "--lateness needs --time-column"),
-        ({"lateness": "soon"}, "--lateness 'soon' is not a duration"),
+        ({"time_column": None}, "lateness= needs time_column="),
+        ({"lateness": "soon"}, "lateness= 'soon' is not a duration"),
     ):
         with pytest.raises(UsageError, match=said):
             await location_with(**asked)

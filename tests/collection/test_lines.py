@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.collection.formats import csv_ends
-from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.collection.formats import lines
 from tidelog.collection.formats.lines import (
     STEPS_MAX,
+    CsvDialect,
     outer_bytes,
     record_ends,
     split_records,
@@ -27,10 +27,7 @@ DIALECTS = pytest.mark.parametrize("dialect", [None, CsvDialect(), CsvDialect(mu
 
 @given(data=RAW)
 def test_records_end_at_line_ends(data: bytes) -> None:
-    """Each line end ends a record.
-
-    In csv without the multiline option, this includes those in quotes.
-    """
+    """Without the multiline option, line ends in quotes end a csv record too."""
     ends = [place + 1 for place, byte in enumerate(data) if byte == ord("\n")]
 
     assert record_ends(data).tolist() == ends
@@ -66,7 +63,7 @@ def test_an_open_quote_waits_for_what_follows_but_not_for_ever(
     assert record_ends(data, dialect, final=False).tolist() == [4]
     assert record_ends(data, dialect, final=True).tolist() == [4, 9, 13]
     assert record_ends(data + b'"\n', dialect, final=False).tolist() == [4, 15]
-    monkeypatch.setattr(csv_ends, "GAP_BYTES_MAX", 5)
+    monkeypatch.setattr(lines, "GAP_BYTES_MAX", 5)
     assert record_ends(data, dialect, final=False).tolist() == [4, 9, 13]
     assert record_ends(data + b'"\n', dialect, final=True).tolist() == [4, 9, 13, 15]
 
@@ -76,10 +73,7 @@ def test_an_open_quote_waits_for_what_follows_but_not_for_ever(
 def test_ends_after_an_end_do_not_depend_on_what_was_before(
     dialect: CsvDialect | None, data: bytes, cut: int
 ) -> None:
-    """The ends after an end do not depend on earlier bytes.
-
-    A reader of a range does not see them.
-    """
+    """A reader of a range does not see the earlier bytes."""
     ends = [0, *record_ends(data, dialect).tolist()]
     start = ends[cut % len(ends)]
 

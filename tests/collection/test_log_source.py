@@ -8,16 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.clocks import OneThread, SwiftClock
 from kit.dying import DiesWriting
-from kit.named_logs import ALL, append, log_of, shelf_on
-from kit.sources import ingest, run_once
-from tidelog.collection.ingest.ingest import Ingester, Tick
+from kit.named_logs import ALL, append, log_of
+from kit.sources import bind, ingest, run_once, table_of
+from tidelog.collection.ingest.ingest import Tick
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import RunProgress
 from tidelog.collection.spec_types import SourceSpec
@@ -26,7 +25,7 @@ from tidelog.errors import LocationError, NoSuchLog, PositionCollected, SourceRe
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing.faulty import Faulty
+from tidelog.testing.faulty import FaultyStore
 
 PROTOCOLS = pytest.mark.parametrize("protocol", ["slot", "manifest"])
 
@@ -36,15 +35,20 @@ async def location_on(store: Store, *, clock: SystemClock | None = None) -> Loca
     return await open_location("memory://", create=True, clock=clock, store=store)
 
 
+async def lake_with_log(count: int, *, protocol: str = "slot") -> Location:
+    """Return a location in memory with the log ``l``, which has ``count`` records."""
+    location = await location_on(MemoryStore(name="memory://"))
+    await log_of(location.store, "l", count, protocol=protocol)
+    return location
+
+
 async def source_of(location: Location, log: str = "l", **asked: Any) -> None:
     given = {"settings": {"log": log, **asked.pop("settings", {})}, **asked}
     await location.sources.create(SourceSpec(name="s", kind="log", **given))
 
 
 async def rows_in(location: Location, name: str = "s") -> list[dict[str, Any]]:
-    collection = await location.collection(name)
-    await collection.refresh()
-    table: pa.Table = await collection.consolidated()
+    table = await table_of(location, name)
     by = "position" if "position" in table.column_names else table.column_names[0]
     found: list[dict[str, Any]] = table.sort_by(by).to_pylist()
     return found
@@ -57,17 +61,12 @@ async def cursors_of(location: Location) -> dict[str, int]:
 
 @PROTOCOLS
 async def test_records_are_rows_once(protocol: str) -> None:
-    """Each record of a log becomes one row, in several ticks.
-
-    A later ingest continues after them.
-    """
-    store = MemoryStore(name="memory://")
-    location = await location_on(store)
-    await log_of(store, "l", 7, protocol=protocol)
+    """Each record is one row, in several ticks. A later ingest continues after them."""
+    location = await lake_with_log(7, protocol=protocol)
     await source_of(location)
 
     first = await ingest(location, "s", bytes_max=3_000)
-    await append(store, "l", 2)
+    await append(location.store, "l", 2)
     later = await ingest(location, "s", bytes_max=3_000)
     rows = await rows_in(location)
     assert len(first) > 1
@@ -80,13 +79,8 @@ async def test_records_are_rows_once(protocol: str) -> None:
 
 @PROTOCOLS
 async def test_a_cursor_holds_what_is_not_taken(protocol: str) -> None:
-    """A cursor holds the log's records from the creation of the source until its drop.
-
-    It moves after each commit.
-    """
-    store = MemoryStore(name="memory://")
-    location = await location_on(store)
-    await log_of(store, "l", 6, protocol=protocol)
+    """A cursor holds the records until the drop of the source. Each commit moves it."""
+    location = await lake_with_log(6, protocol=protocol)
     await source_of(location)
     (name,) = await cursors_of(location)
     log = await location.log("l")
@@ -110,9 +104,7 @@ async def test_a_cursor_holds_what_is_not_taken(protocol: str) -> None:
 
 async def test_a_cursor_that_was_deleted_is_made_again() -> None:
     """The next run recreates a deleted cursor."""
-    store = MemoryStore(name="memory://")
-    location = await location_on(store)
-    await log_of(store, "l", 2)
+    location = await lake_with_log(2)
     await source_of(location)
     (name,) = await cursors_of(location)
     log = await location.log("l")
@@ -123,17 +115,12 @@ async def test_a_cursor_that_was_deleted_is_made_again() -> None:
 
 
 async def test_two_ingesters_take_each_record_once() -> None:
-    """An ingester that is behind may find its records collected after the other took them.
-
-    It continues.
-    """
-    store = MemoryStore(name="memory://")
-    location = await location_on(store)
-    await log_of(store, "l", 6)
+    """A collector may delete records that the other took. The slow ingester continues."""
+    location = await lake_with_log(6)
     await source_of(location)
     one, two = [await location.sources.ingester("s", bytes_max=1_000) for _ in range(2)]
     head = await one.source.head()
-    await mint(two)
+    await bind(two)
     while (tick := await one.tick(head, may_idle=False)) is not None:
         assert tick.rows
     await (await location.log("l")).collect(keep=ALL, grace_us=0)
@@ -142,21 +129,10 @@ async def test_two_ingesters_take_each_record_once() -> None:
     assert len(await rows_in(location)) == 6
 
 
-async def mint(ingester: Ingester) -> None:
-    """Bind the next range without computing it, like an ingester that dies."""
-    lower = ingester.upper.time
-    plan = await ingester.plan(await ingester.source.head(), lower)
-    assert plan is not None
-    await ingester._mint(plan, lower, ingester._upper_of(plan, lower))
-
-
 async def test_json_is_decoded_and_bad_records_are_told() -> None:
     """The error of a bad record names its log and position."""
-    store = MemoryStore(name="memory://")
-    location = await location_on(store)
-    await shelf_on(store).create("l")
-    log = await location.log("l")
-    async with log:
+    location = await location_on(MemoryStore(name="memory://"))
+    async with await location.logs.create("l") as log:
         await log.append([b'{"id": 1, "name": "x"}', b"no json", b'{"id": 2}'])
     await source_of(location, format="json", envelope="upsert", key=("id",))
 
@@ -169,11 +145,8 @@ async def test_json_is_decoded_and_bad_records_are_told() -> None:
 
 async def test_bodies_are_text_if_they_are_asked_to_be() -> None:
     """A body that is not UTF-8 is a bad row, if the schema declares text."""
-    store = MemoryStore(name="memory://")
-    location = await location_on(store)
-    await shelf_on(store).create("l")
-    log = await location.log("l")
-    async with log:
+    location = await location_on(MemoryStore(name="memory://"))
+    async with await location.logs.create("l") as log:
         await log.append(["grün".encode(), b"\xff\xfe"])
     await source_of(location, schema="position bigint, body varchar")
 
@@ -182,13 +155,12 @@ async def test_bodies_are_text_if_they_are_asked_to_be() -> None:
     assert tick.bad == 1
 
 
-async def test_a_source_may_begin_at_the_end_of_its_log() -> None:
-    """With `from=newest`, records before the creation of the source are not ingested."""
-    store = MemoryStore(name="memory://")
-    location = await location_on(store)
-    await log_of(store, "l", 3)
-    await source_of(location, settings={"from": "newest"})
-    await append(store, "l", 1)
+@pytest.mark.parametrize("begin", ["next", "newest"])
+async def test_a_source_may_begin_at_the_end_of_its_log(begin: str) -> None:
+    """A source with `from=next`, or its earlier name, ingests no record from before."""
+    location = await lake_with_log(3)
+    await source_of(location, settings={"from": begin})
+    await append(location.store, "l", 1)
 
     await ingest(location, "s")
     assert [row["body"] for row in await rows_in(location)] == [b"l 0"]
@@ -196,10 +168,7 @@ async def test_a_source_may_begin_at_the_end_of_its_log() -> None:
 
 @PROTOCOLS
 async def test_a_log_elsewhere_is_named_by_its_folder(tmp_path: Path, protocol: str) -> None:
-    """A source can read a log in another location.
-
-    The ingester counts its requests to that store.
-    """
+    """A source can read a log of another location. The ingester counts its requests there."""
     theirs = await open_location(str(tmp_path / "lake"), create=True, clock=SwiftClock())
     await log_of(theirs.store, "l", 3, protocol=protocol)
     location = await location_on(MemoryStore(name="memory://"))
@@ -211,11 +180,8 @@ async def test_a_log_elsewhere_is_named_by_its_folder(tmp_path: Path, protocol: 
     assert ingester.source.usage().get_count > 0
 
 
-async def test_a_log_that_was_set_back_or_made_anew_is_an_error(tmp_path: Path) -> None:
-    """An older copy or a new log under the name raises SourceRewritten.
-
-    Its positions name other records.
-    """
+async def test_an_older_copy_or_a_new_log_of_the_name_is_an_error(tmp_path: Path) -> None:
+    """The positions of another log name other records."""
     location = await open_location(str(tmp_path), create=True, clock=SwiftClock())
     await log_of(location.store, "l", 3)
     await source_of(location)
@@ -227,15 +193,12 @@ async def test_a_log_that_was_set_back_or_made_anew_is_an_error(tmp_path: Path) 
     with pytest.raises(SourceRewritten, match="older copy or a new log replaced it"):
         await ingest(opened_again, "s")
     await append(location.store, "l", 5)
-    with pytest.raises(SourceRewritten, match="has changed at 1 to"):
+    with pytest.raises(SourceRewritten, match="has changed in the range 1 to"):
         await ingest(location, "s")
 
 
 async def test_a_log_that_is_gone_says_so() -> None:
-    """The error states that the log was dropped or never existed.
-
-    The source can still be dropped.
-    """
+    """The error says that the log was dropped or never existed. The source can be dropped."""
     store = MemoryStore(name="memory://")
     location = await location_on(store)
     with pytest.raises(NoSuchLog, match="'tidelog log list' lists"):
@@ -251,9 +214,7 @@ async def test_a_log_that_is_gone_says_so() -> None:
 
 async def test_records_that_were_collected_before_they_were_taken_are_an_error() -> None:
     """The error names the lost positions, and another source takes the later records."""
-    store = MemoryStore(name="memory://")
-    location = await location_on(store)
-    await log_of(store, "l", 6)
+    location = await lake_with_log(6)
     await source_of(location)
     (name,) = await cursors_of(location)
     log = await location.log("l")
@@ -277,17 +238,15 @@ async def test_records_that_were_collected_before_they_were_taken_are_an_error()
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"settings": {"from": "today"}}, "must be oldest, newest or a position"),
-        ({"settings": {"from": "99"}}, "--set from=99 is not a position"),
+        ({"settings": {"from": "today"}}, "must be oldest, next or a position"),
+        ({"settings": {"from": "99"}}, r"settings\['from'\]=99 is not a position"),
         ({"log": ".x"}, "cannot be the name of a log"),
         ({"schema": "position bigint, offset bigint"}, "has 'offset', which is not a column"),
     ],
 )
 async def test_what_cannot_be_is_refused(asked: dict[str, Any], said: str) -> None:
     """A wrong setting raises UsageError and leaves no cursor."""
-    store = MemoryStore(name="memory://")
-    location = await location_on(store)
-    await log_of(store, "l", 1)
+    location = await lake_with_log(1)
 
     with pytest.raises(UsageError, match=said):
         await source_of(location, **asked)
@@ -304,15 +263,9 @@ records = st.lists(
 async def test_contents_do_not_depend_on_how_a_log_is_cut(
     batches: list[list[tuple[int, int]]], bytes_max: int
 ) -> None:
-    """The contents do not depend on the size of ticks.
-
-    With times from the data, a tick may end within an object.
-    """
-    store = MemoryStore(name="memory://")
-    location = await location_on(store)
-    await shelf_on(store).create("l")
-    log = await location.log("l")
-    async with log:
+    """Ticks have any size. With times from the data, one may end within an object."""
+    location = await location_on(MemoryStore(name="memory://"))
+    async with await location.logs.create("l") as log:
         for batch in batches:
             await log.append([json.dumps({"k": k, "at": at}).encode() for k, at in batch])
     await source_of(
@@ -350,7 +303,7 @@ async def test_a_run_follows_a_log() -> None:
 
     async def write() -> None:
         await taken.wait()
-        await append(store, "l", 3)
+        await append(location.store, "l", 3)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(write())
@@ -363,7 +316,7 @@ async def test_a_run_follows_a_log() -> None:
 
 
 @pytest.mark.parametrize("landed", [True, False], ids=["landed", "lost"])
-async def test_nothing_is_lost_whichever_write_fails_and_whoever_collects(landed: bool) -> None:
+async def test_no_record_is_lost_by_failed_writes_and_collections(landed: bool) -> None:
     """The cursor never passes uncommitted records, so each record is in exactly once at the end."""
     writes = 0
     for failing in range(100):
@@ -372,7 +325,7 @@ async def test_nothing_is_lost_whichever_write_fails_and_whoever_collects(landed
         await log_of(store, "l", 2)
         await source_of(location)
         process = DiesWriting(failing, landed)
-        faulty = Faulty(store, toss=process.toss)
+        faulty = FaultyStore(store, toss=process.toss)
         with suppress(LocationError):
             await ingest(await location_on(faulty, clock=OneThread()), "s", bytes_max=1_000)
         log = await location.log("l")

@@ -10,6 +10,7 @@ import pytest
 from kit.clocks import SwiftClock
 from kit.dying import DiesWriting
 from kit.named_logs import log_of
+from kit.sources import collect as collect_groups
 from kit.sources import run_once
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.spec_types import SourceSpec
@@ -17,16 +18,13 @@ from tidelog.errors import LocationError, NoSuchCollection, SourceDropped, Tidel
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing import Fault, Faulty, Request
+from tidelog.testing import Fault, FaultyStore, Request
 
 
 async def test_a_source_that_is_dropped_as_it_begins_leaves_no_cursor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A source dropped at the start of its ingestion leaves no cursor.
-
-    It would hold the log's records forever.
-    """
+    """A leftover cursor would hold the log's records forever."""
     store = MemoryStore(name="memory://")
     location = await open_location("memory://", create=True, clock=SwiftClock(), store=store)
     await log_of(store, "l", 3)
@@ -51,7 +49,7 @@ async def dropped_halfway(store: MemoryStore, number: int, *, landed: bool) -> b
     await location.sources.create(SourceSpec(name="s", kind="log", settings={"log": "l"}))
     death = DiesWriting(number=number, landed=landed)
     with suppress(TidelogError):
-        await (await lake(Faulty(store, toss=death.toss))).sources.drop("s")
+        await (await lake(FaultyStore(store, toss=death.toss))).sources.drop("s")
     return death.died
 
 
@@ -59,12 +57,10 @@ async def lake(store: Store) -> Location:
     return await open_location("memory://", clock=SwiftClock(), store=store)
 
 
-async def collect(location: Location, *, after_us: int = 0) -> None:
+async def collect(location: Location) -> None:
     """Collect as ``tidelog collect`` does without names."""
+    await collect_groups(location)
     maintenance = location.maintenance
-    kept = await maintenance.groups(dropped=True)
-    async for _ in maintenance.collect(kept, after_us=after_us):
-        pass
     async for _ in maintenance.release(await maintenance.unreleased()):
         pass
 
@@ -74,10 +70,7 @@ async def collect(location: Location, *, after_us: int = 0) -> None:
 async def test_a_drop_that_was_killed_is_finished_by_the_next_command(
     again: str, landed: bool
 ) -> None:
-    """The next drop or collect completes a killed drop.
-
-    A leftover cursor would hold the log's records forever.
-    """
+    """A leftover cursor would hold the log's records forever."""
     for number in count():
         store = MemoryStore(name="memory://")
         died = await dropped_halfway(store, number, landed=landed)
@@ -120,7 +113,7 @@ async def test_a_log_that_cannot_be_reached_is_released_later() -> None:
     def refuse(request: Request) -> Fault:
         return Fault(happened="/cursor/" not in request.key)
 
-    location = await lake(Faulty(store, toss=refuse))
+    location = await lake(FaultyStore(store, toss=refuse))
     with pytest.raises(LocationError):
         await collect(location)
     await collect(await lake(store))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from kit.sources import contents, ingested, make_source, numbers
+from kit.sources import contents, ingested, lake_of, numbers, reopened, write_numbers
 from tidelog.collection.ingest.status import source_status
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import CorruptionError, NoSuchCollection
@@ -20,18 +20,14 @@ LOST = r"the state of '{}' is missing, though it was written: restore the object
 
 async def fed(folder: Path, *, runs: int) -> Location:
     """Create a source, and ingest the given number of files."""
-    spec = SourceSpec(
-        name="c", files=str(folder / "*.jsonl"), schema="n bigint, t bigint", shards=2,
-        time_column="t",
-    )  # fmt: skip
-    await make_source(folder / "lake", spec)
+    await lake_of(folder, "*.jsonl", shards=2, time_column="at")
     await fed_more(folder, runs=range(runs))
-    return await open_location(str(folder / "lake"))
+    return await reopened(folder)
 
 
 async def fed_more(folder: Path, *, runs: Iterable[int]) -> None:
     for run in runs:
-        (folder / f"{run}.jsonl").write_text(f'{{"n": {run}, "t": {1_000 * (run + 1)}}}\n')
+        write_numbers(folder / f"{run}.jsonl", run, at=1_000 * (run + 1))
         await ingested(folder)
 
 
@@ -45,10 +41,7 @@ def lose(folder: Path, state: str) -> None:
 async def test_a_collection_one_of_whose_states_is_gone_is_damaged(
     tmp_path: Path, which: str, runs: int
 ) -> None:
-    """A lost state raises CorruptionError in reads and ingestion.
-
-    As an empty one, it would be ingested again.
-    """
+    """Reads and ingestion raise CorruptionError. An empty state would be ingested again."""
     location = await fed(tmp_path, runs=runs)
     _, rendition = await location.sources.find("c")
     shards = {"output": rendition.shards[1], "remap": rendition.remap, "errors": rendition.errors}
@@ -91,10 +84,7 @@ async def test_a_collection_one_of_whose_states_was_set_back_is_damaged(
 
 
 async def test_what_was_set_back_by_less_than_a_binding_is_written_again(tmp_path: Path) -> None:
-    """A state behind by less than one binding is completed.
-
-    A crash between two commits leaves such a state.
-    """
+    """A crash between two commits leaves such a state."""
     location = await fed(tmp_path, runs=1)
     _, rendition = await location.sources.find("c")
     place = tmp_path / "lake" / "consensus" / rendition.shards[0]
@@ -112,7 +102,7 @@ async def test_states_that_changed_their_names_are_damaged(tmp_path: Path) -> No
     _, rendition = await location.sources.find("c")
     one, other = (tmp_path / "lake" / "consensus" / name for name in rendition.shards)
     (tmp_path / "5.jsonl").write_text(
-        "".join(f'{{"n": {n}, "t": 5000, "pad": "{n}"}}\n' for n in range(2_000))
+        "".join(f'{{"n": {n}, "at": 5000, "pad": "{n}"}}\n' for n in range(2_000))
     )
     await ingested(tmp_path)
     for swapped in (one, other):
@@ -127,10 +117,7 @@ async def test_states_that_changed_their_names_are_damaged(tmp_path: Path) -> No
 
 
 async def test_a_location_whose_catalog_is_gone_is_damaged(tmp_path: Path) -> None:
-    """A location without its catalog raises CorruptionError.
-
-    It would otherwise read as empty, and accept new sources.
-    """
+    """Without its catalog, a location would read as empty and accept new sources."""
     location = await fed(tmp_path, runs=1)
     lose(tmp_path, "catalog")
     location = await open_location(str(tmp_path / "lake"))
@@ -144,10 +131,7 @@ async def test_a_location_whose_catalog_is_gone_is_damaged(tmp_path: Path) -> No
 
 
 async def test_a_location_without_its_mark_is_damaged(tmp_path: Path) -> None:
-    """A location with data but without `tidelog.json` raises CorruptionError.
-
-    Both opening and creating it raise.
-    """
+    """A location with data but without `tidelog.json` can be neither opened nor created."""
     location = await fed(tmp_path, runs=1)
     (tmp_path / "lake" / "tidelog.json").unlink()
 
@@ -160,10 +144,7 @@ async def test_a_location_without_its_mark_is_damaged(tmp_path: Path) -> None:
 
 
 async def test_a_location_of_logs_and_shards_alone_has_no_sources(tmp_path: Path) -> None:
-    """A location with only logs and shards has no collections.
-
-    A user's shard is not a sign of a lost catalog.
-    """
+    """A user's shard is not a sign of a lost catalog."""
     location = await open_location(str(tmp_path / "lake"), create=True)
     shard = location.shard("s1", schema=SCHEMA)
     await shard.compare_and_append(None, 0, 1)
@@ -174,10 +155,7 @@ async def test_a_location_of_logs_and_shards_alone_has_no_sources(tmp_path: Path
 
 
 async def test_a_shard_that_has_a_rollup_was_written(tmp_path: Path) -> None:
-    """A shard with a rollup but no state raises CorruptionError.
-
-    Only a record leads to a rollup.
-    """
+    """A shard with a rollup but no state raises: only a record leads to a rollup."""
     location = await open_location(str(tmp_path / "lake"), create=True)
     shard = location.shard("s1", schema=SCHEMA)
     for time in range(66):

@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 
 from kit.clocks import StuckClock
-from kit.sources import run_once
+from kit.sources import collect, compact, run_once, table_of
 from tidelog.collection.ingest.background_merges import BackgroundMerges
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import RunProgress
-from tidelog.collection.maintenance import CATALOG_NAME, DROPPED_NAME, GroupCollection
+from tidelog.collection.maintenance import CATALOG_NAME, DROPPED_NAME
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import NoSuchCollection
 from tidelog.location import Location, open_location
 from tidelog.persist.format import part
-from tidelog.persist.handle.shard import Shard
 
 HOUR_US = 3_600_000_000
 
@@ -60,42 +59,30 @@ def objects(folder: Path, shard: str) -> list[str]:
     return sorted(p.name for p in (folder / "lake" / "shard" / shard).rglob("*.parquet"))
 
 
-async def collected(location: Location, *, after_us: int | None = None) -> list[GroupCollection]:
-    maintenance = location.maintenance
-    kept = await maintenance.groups(dropped=True)
-    return [one async for one in maintenance.collect(kept, after_us=after_us)]
-
-
 async def test_all_shards_of_all_sources_are_merged(tmp_path: Path) -> None:
     """Maintenance merges all shards of all sources, also those of bindings and deletions."""
     location = await fed(tmp_path, 20)
     await fed(tmp_path, 3, name="d")
-    maintenance = location.maintenance
-    done = {
-        one.name: one async for one in maintenance.compact(await maintenance.groups(), full=True)
-    }
+    done = {one.name: one for one in await compact(location)}
     assert [*done] == ["c", "d", CATALOG_NAME]
     assert done["c"].done.merges >= 3
     _, rendition = await location.sources.find("c")
     assert done["c"].batches <= len(rendition.roles)
-    again = [one async for one in maintenance.compact(await maintenance.groups(), full=True)]
-    assert sum(one.done.merges for one in again) == 0
+    assert sum(one.done.merges for one in await compact(location)) == 0
     with pytest.raises(NoSuchCollection, match="existing collections: c, d"):
-        await maintenance.groups(["e"])
+        await location.maintenance.groups(["e"])
 
 
 async def test_ingestion_goes_on_over_merged_shards(tmp_path: Path) -> None:
     """The ingester reads bindings, held-back rows and its own output correctly after merges."""
     location = await fed(tmp_path, 9)
-    maintenance = location.maintenance
     for tick in range(9, 18):
-        async for _ in maintenance.compact(await maintenance.groups(), full=True):
-            pass
-        await collected(location, after_us=0)
+        await compact(location)
+        await collect(location)
         await feed(tmp_path / "in-c", tick)
         summary = await run_once(await location.sources.ingester("c"))
         assert (summary.rows, summary.bad) == (1, 1)
-    found = await (await location.collection("c")).consolidated()
+    found = await table_of(location)
     assert sorted(zip(*(found.column(n).to_pylist() for n in ("k", "at")), strict=True)) == [
         (0, 16_000),
         (1, 17_000),
@@ -104,32 +91,24 @@ async def test_ingestion_goes_on_over_merged_shards(tmp_path: Path) -> None:
 
 
 async def test_what_merges_replaced_goes_after_an_hour(tmp_path: Path) -> None:
-    """The first collection an hour after a merge deletes the replaced parts.
-
-    Until then, readers of an old state still work.
-    """
+    """A collection deletes them an hour after the merge: readers of an old state still work."""
     clock = StuckClock()
     location = await fed(tmp_path, 6, clock=clock)
     (shard,) = (await location.sources.find("c"))[1].shards
-    maintenance = location.maintenance
-    async for _ in maintenance.compact(await maintenance.groups(), full=True):
-        pass
+    await compact(location)
     assert len(objects(tmp_path, shard)) == 7
-    first = await collected(location)
+    first = await collect(location, after_us=None)
     assert {one.name: one.deleted for one in first} == {"c": 0, CATALOG_NAME: 0}
     assert first[0].waiting >= 6
     clock.wall_us += HOUR_US
-    later = await collected(location)
+    later = await collect(location, after_us=None)
     assert later[0].deleted >= 6
     assert later[0].waiting == 0
     assert len(objects(tmp_path, shard)) == 1
 
 
 async def test_a_dropped_source_leaves_nothing(tmp_path: Path) -> None:
-    """Of a dropped source, one rollup per shard remains.
-
-    It tells late writers that the shard is finished. Readers have an hour.
-    """
+    """One rollup per shard remains for late writers. Readers have an hour."""
     clock = StuckClock()
     location = await fed(tmp_path, 6, clock=clock)
     _, rendition = await location.sources.find("c")
@@ -137,15 +116,15 @@ async def test_a_dropped_source_leaves_nothing(tmp_path: Path) -> None:
     reader, zombie = await location.collection("c"), await location.sources.ingester("c")
     await reader.refresh()
     await location.sources.drop("c")
-    last = (await collected(location))[-1]
+    last = (await collect(location, after_us=None))[-1]
     assert (last.name, last.deleted) == (DROPPED_NAME, 0)
     assert all(objects(tmp_path, shard) for shard in ids[:1])
     clock.wall_us += HOUR_US
-    assert (await collected(location))[-1].deleted >= 18
+    assert (await collect(location, after_us=None))[-1].deleted >= 18
     left = [p for shard in ids for p in (tmp_path / "lake" / "shard" / shard).rglob("*")]
     assert {path.parent.name for path in left if path.is_file()} == {"rollup"}
     assert len([path for path in left if path.is_file()]) == len(ids)
-    assert [one.name for one in await collected(location)] == [CATALOG_NAME]
+    assert [one.name for one in await collect(location, after_us=None)] == [CATALOG_NAME]
     for as_of in (None, 3_000):
         with pytest.raises(NoSuchCollection, match="was dropped after this process opened it"):
             await reader.snapshot(as_of)
@@ -157,16 +136,13 @@ async def test_a_dropped_source_leaves_nothing(tmp_path: Path) -> None:
     assert (await (await again.collection("c")).describe()).rows == 2
 
 
-async def test_a_source_that_nobody_ingested_is_buried_too(tmp_path: Path) -> None:
-    """A dropped source without any ingest is finalized too.
-
-    Its shards were never written, and no process can write them afterwards.
-    """
+async def test_a_source_without_any_ingest_is_dropped_too(tmp_path: Path) -> None:
+    """The shards of such a source were never written, and no process can write them afterwards."""
     location = await fed(tmp_path, 0)
     zombie = await location.sources.ingester("c")
     await location.sources.drop("c")
-    await collected(location, after_us=0)
-    assert [one.name for one in await collected(location)] == [CATALOG_NAME]
+    await collect(location)
+    assert [one.name for one in await collect(location, after_us=None)] == [CATALOG_NAME]
     for shard in zombie.written:
         assert (await shard.refresh()).upper is None
 
@@ -179,17 +155,15 @@ async def test_the_catalog_stays_small(tmp_path: Path) -> None:
         spec = SourceSpec(name=f"s{number}", files=str(tmp_path / "in"), schema="k bigint")
         await location.sources.create(spec)
         await location.sources.drop(f"s{number}")
-    await collected(location, after_us=0)
-    await collected(location, after_us=0)
-    maintenance = location.maintenance
-    async for _ in maintenance.compact(await maintenance.groups(), full=True):
-        pass
+    await collect(location)
+    await collect(location)
+    await compact(location)
     state = await location.controller.shard.refresh()
     assert state.totals.rows <= 8, "a hold stands just before the newest change"
     assert not (await location.controller.catalog()).sources
 
 
-async def test_who_follows_merges_beside(tmp_path: Path) -> None:
+async def test_a_follower_merges_in_the_background(tmp_path: Path) -> None:
     """A followed source has few batches after many ticks, without any action by the user."""
     location = await fed(tmp_path, 0)
     ingester = await location.sources.ingester("c")
@@ -213,7 +187,7 @@ async def test_who_follows_merges_beside(tmp_path: Path) -> None:
     assert ticks >= 60
     for shard in (*ingester.outputs, ingester.remap):
         assert len((await shard.refresh()).batches) < 30
-    found = await (await location.collection("c")).consolidated()
+    found = await table_of(location)
     assert {*found.column("at").to_pylist()} == {58_000, 59_000}
 
 
@@ -236,16 +210,3 @@ async def test_a_merge_that_cannot_be_made_stops_no_row(tmp_path: Path) -> None:
     await merges.stop()
     await feed(tmp_path / "in-c", 20)
     assert (await run_once(ingester)).rows == 1
-
-
-async def test_shards_of_ones_own_have_the_same(tmp_path: Path) -> None:
-    """A user's own shard has the same calls on its handle."""
-    location = await fed(tmp_path, 0)
-    shard = location.shard("mine", schema=(await location.sources.find("c"))[1].data_schema.data)
-    assert isinstance(shard, Shard)
-    for time in range(4):
-        await shard.compare_and_append(
-            shard.schema.updates.empty_table() if shard.schema else None, time, time + 1
-        )
-    assert (await shard.compact(full=True)).merges == 0
-    assert await shard.collect(after_us=0) == 0

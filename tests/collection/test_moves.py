@@ -4,47 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from kit.packing import packed
-from kit.sources import ingested, make_source, numbers
+from kit.sources import ingested, lake_of, numbers, write_numbers
 from tidelog.collection.ingest.status import source_status
-from tidelog.collection.source.files import FilesSource
-from tidelog.collection.spec_types import SourceSpec
-from tidelog.location import Location, open_location
+from tidelog.location import open_location
 
+write = partial(write_numbers, at=5)
 KINDS = [("json", ""), ("json", ".gz"), ("csv", ""), ("parquet", "")]
-
-
-def write(path: Path, *numbers: int) -> Path:
-    """Write numbers in the format of the file's name, all with the same time."""
-    if path.suffix == ".parquet":
-        pq.write_table(
-            pa.table({"n": pa.array(numbers, pa.int64()), "at": [5] * len(numbers)}), path
-        )
-        return path
-    if ".csv" in path.suffixes:
-        text = "n,at\n" + "".join(f"{n},5\n" for n in numbers)
-    else:
-        text = "".join(f'{{"n": {n}, "at": 5}}\n' for n in numbers)
-    path.write_bytes(packed(text.encode(), ".gz") if path.suffix == ".gz" else text.encode())
-    return path
-
-
-async def made(folder: Path, *, format: str = "json", timed: bool = False) -> Location:
-    spec = SourceSpec(
-        name="c",
-        files=str(folder / "in"),
-        format=format,
-        schema="n bigint, at bigint",
-        time_column="at" if timed else None,
-    )
-    (folder / "in").mkdir()
-    return await make_source(folder / "lake", spec)
 
 
 @pytest.mark.parametrize(("format", "suffix"), KINDS)
@@ -52,11 +22,8 @@ async def made(folder: Path, *, format: str = "json", timed: bool = False) -> Lo
 async def test_a_file_that_was_renamed_is_not_taken_again(
     tmp_path: Path, format: str, suffix: str, timed: bool
 ) -> None:
-    """A renamed file is recognised once, twice, and by any process.
-
-    The run and the status report its name.
-    """
-    await made(tmp_path, format=format, timed=timed)
+    """Any process recognises a renamed file. The run and the status report its name."""
+    await lake_of(tmp_path, format=format, time_column="at" if timed else None)
     a, b, c = (tmp_path / "in" / f"{name}.{format}{suffix}" for name in "abc")
     write(a, 1, 2)
     await ingested(tmp_path)
@@ -83,7 +50,7 @@ async def test_a_file_that_was_renamed_is_not_taken_again(
 @pytest.mark.parametrize("timed", [False, True])
 async def test_a_renamed_file_goes_on_growing(tmp_path: Path, when: str, timed: bool) -> None:
     """The ingester takes appended rows only. A rewritten file counts as another file."""
-    await made(tmp_path, timed=timed)
+    await lake_of(tmp_path, time_column="at" if timed else None)
     a, b = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
     write(a, 1, 2)
     await ingested(tmp_path)
@@ -104,11 +71,8 @@ async def test_a_renamed_file_goes_on_growing(tmp_path: Path, when: str, timed: 
 
 
 async def test_the_same_bytes_with_another_date_are_another_file(tmp_path: Path) -> None:
-    """A file with the same bytes and another date is another file, and is reported.
-
-    A daily report may repeat its bytes, so skipping it would lose rows.
-    """
-    await made(tmp_path)
+    """A daily report may repeat its bytes, so skipping it would lose rows."""
+    await lake_of(tmp_path)
     a, b = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
     write(a, 1, 2)
     await ingested(tmp_path)
@@ -123,7 +87,7 @@ async def test_the_same_bytes_with_another_date_are_another_file(tmp_path: Path)
 
 async def test_a_copy_is_another_file(tmp_path: Path) -> None:
     """A copy next to its original is another file, also if the original was moved before."""
-    await made(tmp_path)
+    await lake_of(tmp_path)
     a, b, c, d = (tmp_path / "in" / f"{name}.jsonl" for name in "abcd")
     write(a, 1)
     await ingested(tmp_path)
@@ -141,11 +105,8 @@ async def test_a_copy_is_another_file(tmp_path: Path) -> None:
 async def test_an_object_that_may_have_been_renamed_is_taken_and_told(
     tmp_path: Path, rows: int
 ) -> None:
-    """An object that was perhaps renamed is taken, and reported.
-
-    The ingester reads no bytes of an object to identify it, so only the size shows a rename.
-    """
-    await made(tmp_path)
+    """The ingester reads no bytes of an object to identify it, so only the size shows a rename."""
+    await lake_of(tmp_path)
     a, b = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
     write(a, *range(rows))
     await ingested(tmp_path, versioned=True)
@@ -158,11 +119,8 @@ async def test_an_object_that_may_have_been_renamed_is_taken_and_told(
 
 
 async def test_a_file_is_taken_once_however_many_links_lead_to_it(tmp_path: Path) -> None:
-    """A file is taken once, with any number of links to it.
-
-    Links may be next to the file, in a linked folder or outside, and may come first.
-    """
-    await made(tmp_path)
+    """Links may be next to the file, in a linked folder or outside, and may come first."""
+    await lake_of(tmp_path)
     folder, apart = tmp_path / "in", tmp_path / "apart"
     (folder / "x").mkdir()
     apart.mkdir()
@@ -202,7 +160,7 @@ async def test_a_file_is_taken_once_however_many_links_lead_to_it(tmp_path: Path
 )
 async def test_what_is_being_written_or_moved_is_passed_over(tmp_path: Path, name: str) -> None:
     """The ingester skips temporary names. It takes the file once after it has its final name."""
-    await made(tmp_path)
+    await lake_of(tmp_path)
     path = tmp_path / "in" / name
     path.parent.mkdir(exist_ok=True)
     write(path, 1)
@@ -211,23 +169,3 @@ async def test_what_is_being_written_or_moved_is_passed_over(tmp_path: Path, nam
 
     after = await ingested(tmp_path)
     assert (before.rows, before.left_bytes, after.rows) == (0, 0, 1)
-
-
-async def test_a_file_that_goes_while_it_is_surveyed_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file deleted after its listing is not bound, and the others are ingested."""
-    await made(tmp_path)
-    write(tmp_path / "in" / "a.jsonl", 1)
-    write(tmp_path / "in" / "b.jsonl", 2)
-    head = FilesSource.head
-
-    async def late(source: FilesSource) -> object:
-        found = await head(source)
-        (tmp_path / "in" / "a.jsonl").unlink(missing_ok=True)
-        return found
-
-    monkeypatch.setattr(FilesSource, "head", late)
-    summary = await ingested(tmp_path)
-    assert (summary.rows, await numbers(tmp_path)) == (1, [2])
-    assert list(summary.waiting) == ["a.jsonl"]

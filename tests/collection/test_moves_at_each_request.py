@@ -15,7 +15,7 @@ import pytest
 
 from kit.clocks import OneThread
 from kit.sources import run_once
-from schedules.process import Killed, WatchedStore
+from schedules.process import ProcessKilled, WatchedStore
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.location import open_location
@@ -58,10 +58,7 @@ def rotate(logs: Logs) -> None:
 
 
 def rotate_at_once(logs: Logs) -> None:
-    """Rotate within one tick of the disk's clock.
-
-    The new log has the size and date of the old one.
-    """
+    """Rotate within one tick of the disk's clock: both logs have one size and date."""
     dated = (logs.folder / "app.log").stat()
     rotate(logs)
     for name in ("app.log", "app.log.1"):
@@ -133,7 +130,7 @@ class Run:
         if self.requests == self.at:
             self.act()
         if self.is_killed and self.requests >= self.at:
-            raise Killed
+            raise ProcessKilled
 
     async def go(self) -> None:
         store = WatchedStore(self.store, self.watch)
@@ -143,10 +140,10 @@ class Run:
             assert isinstance(ingester.source, FilesSource)
             ingester.source.store = WatchedStore(ingester.source.store, self.watch)
             self.notes = {*(await run_once(ingester)).notes}
-        except Killed:
+        except ProcessKilled:
             pass
         except BaseExceptionGroup as error:
-            if error.split(Killed)[0] is None:
+            if error.split(ProcessKilled)[0] is None:
                 raise
 
 
@@ -195,10 +192,7 @@ async def play(folder: Path, tool: Callable[[Logs], None], at: int, *, is_killed
 async def test_a_tool_may_work_at_any_request_of_a_run(
     tmp_path: Path, tool: Callable[[Logs], None], is_killed: bool
 ) -> None:
-    """Each row is in once, with a tool at work during one of the requests of a run.
-
-    A listing is older than the reads after it, so only identities distinguish files.
-    """
+    """A listing is older than the reads after it, so only identities distinguish files."""
     at = 1
     while True:
         run = await play(tmp_path / str(at), tool, at, is_killed=is_killed)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from kit.packing import packed
-from kit.sources import ingested, make_source, numbers
-from tidelog.collection.spec_types import SourceSpec
+from kit.sources import ingested, lake_of, numbers
 
 
 def lines(*numbers: int) -> bytes:
@@ -19,22 +18,13 @@ def lines(*numbers: int) -> bytes:
     )
 
 
-async def made(folder: Path, *, format: str = "json") -> None:
-    (folder / "in").mkdir()
-    spec = SourceSpec(name="c", files=str(folder / "in"), format=format, schema="n bigint")
-    await make_source(folder / "lake", spec)
-
-
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 @pytest.mark.parametrize("count", [2, 1_000], ids=["short", "long"])
 async def test_a_compressed_file_that_grew_and_was_renamed_is_known(
     tmp_path: Path, suffix: str, count: int
 ) -> None:
-    """The ingester recognises a renamed compressed file by its first member.
-
-    The member may have any length, and the ingester takes the member after it.
-    """
-    await made(tmp_path)
+    """The first member of the file, of any length, identifies it."""
+    await lake_of(tmp_path, schema="n bigint")
     old, new = (tmp_path / "in" / f"{name}.jsonl{suffix}" for name in "ab")
     old.write_bytes(packed(lines(*range(count)), suffix))
     await ingested(tmp_path)
@@ -56,11 +46,8 @@ async def test_a_compressed_file_that_grew_and_was_renamed_is_known(
 async def test_a_file_without_a_line_end_that_grew_and_was_renamed_is_known(
     tmp_path: Path, format: str, begin: bytes, more: bytes
 ) -> None:
-    """A renamed file is recognised by its first record.
-
-    The line of that record goes on after the append.
-    """
-    await made(tmp_path, format=format)
+    """The first record identifies the file, although its line goes on after the append."""
+    await lake_of(tmp_path, format=format, schema="n bigint")
     old, new = (tmp_path / "in" / f"{name}.json" for name in "ab")
     old.write_bytes(begin)
     await ingested(tmp_path)
@@ -74,31 +61,9 @@ async def test_a_file_without_a_line_end_that_grew_and_was_renamed_is_known(
     assert found == list(range(len(found)))
 
 
-async def test_a_file_that_gets_its_first_name_back_is_known(tmp_path: Path) -> None:
-    """A file that returns to its first name is not taken again.
-
-    The ingester took its rows under the other name.
-    """
-    await made(tmp_path)
-    old, new = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
-    old.write_bytes(lines(1))
-    await ingested(tmp_path)
-    old.rename(new)
-    with new.open("ab") as file:
-        file.write(lines(2))
-    await ingested(tmp_path)
-    new.rename(old)
-
-    await ingested(tmp_path)
-    assert await numbers(tmp_path) == [1, 2]
-
-
-async def test_of_two_files_alike_one_was_renamed(tmp_path: Path) -> None:
-    """Of two equal files, one was renamed, and the other is a copy.
-
-    The copy is a file of its own, even if both are found at once.
-    """
-    await made(tmp_path)
+async def test_a_copy_of_a_renamed_file_is_a_file_of_its_own(tmp_path: Path) -> None:
+    """One of two equal files was renamed. The other is a file of its own."""
+    await lake_of(tmp_path, schema="n bigint")
     a, b, c = (tmp_path / "in" / f"{name}.jsonl" for name in "abc")
     a.write_bytes(lines(1))
     await ingested(tmp_path)
@@ -111,7 +76,7 @@ async def test_of_two_files_alike_one_was_renamed(tmp_path: Path) -> None:
 
 async def test_however_many_files_were_renamed_new_ones_are_taken(tmp_path: Path) -> None:
     """A new file is ingested next to more renamed files than a tick takes."""
-    await made(tmp_path)
+    await lake_of(tmp_path, schema="n bigint")
     (tmp_path / "in" / "old").mkdir()
     count = 70
     for n in range(count):
@@ -127,7 +92,7 @@ async def test_however_many_files_were_renamed_new_ones_are_taken(tmp_path: Path
 
 async def test_a_file_that_is_renamed_to_and_fro_is_known(tmp_path: Path) -> None:
     """The ingester recognises the file under any names, in any order, with appends between."""
-    await made(tmp_path)
+    await lake_of(tmp_path, schema="n bigint")
     path = tmp_path / "in" / "a.jsonl"
     path.write_bytes(lines(0))
     await ingested(tmp_path)
@@ -147,7 +112,7 @@ async def test_a_new_file_that_begins_as_one_that_is_gone_is_another(
     tmp_path: Path, suffix: str, more: tuple[int, ...]
 ) -> None:
     """A new file with the beginning of a deleted file is another file. No row may be lost."""
-    await made(tmp_path)
+    await lake_of(tmp_path, schema="n bigint")
     old, new = (tmp_path / "in" / f"{name}.jsonl{suffix}" for name in "ab")
     old.write_bytes(packed(b'{"n": 0}\n', suffix) if suffix else b'{"n": 0}\n')
     first = old.read_bytes()
@@ -166,7 +131,7 @@ async def test_a_new_file_that_begins_as_one_that_is_gone_is_another(
 
 async def test_a_file_that_was_touched_and_renamed_is_known(tmp_path: Path) -> None:
     """The file keeps its identity with a new date, and also if it grows afterwards."""
-    await made(tmp_path)
+    await lake_of(tmp_path, schema="n bigint")
     path = tmp_path / "in" / "a.jsonl"
     path.write_bytes(lines(0))
     await ingested(tmp_path)
@@ -183,11 +148,8 @@ async def test_a_file_that_was_touched_and_renamed_is_known(tmp_path: Path) -> N
 
 
 async def test_a_copy_with_its_date_is_the_file_that_is_gone(tmp_path: Path) -> None:
-    """A file copied with its date, then deleted, counts as moved.
-
-    It may have its old name or a new one.
-    """
-    await made(tmp_path)
+    """A file copied with its date, then deleted, counts as moved, to any name."""
+    await lake_of(tmp_path, schema="n bigint")
     old, new = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
     old.write_bytes(lines(0))
     await ingested(tmp_path)

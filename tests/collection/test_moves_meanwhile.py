@@ -4,44 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from kit.sources import ingested, make_source, numbers, run_once
+from kit.sources import ingested, lake_of, numbers, reopened, run_once, write_numbers
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.identified import RenameSearch, Search
 from tidelog.collection.source.moves import Moves
-from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
-from tidelog.collection.spec_types import SourceSpec
-from tidelog.location import open_location
+from tidelog.collection.source.survey_facts import FileCandidate, FileSurvey
 from tidelog.store.local.store import LocalStore
 from tidelog.store.port import Entry
 
-
-def write(path: Path, *numbers: int) -> Path:
-    with path.open("a") as file:
-        file.writelines(f'{{"n": {n}, "at": {1_000 * n}}}\n' for n in numbers)
-    return path
-
-
-async def made(folder: Path, *places: str, timed: bool = False) -> None:
-    for place in places:
-        (folder / place).mkdir()
-    spec = SourceSpec(
-        name="c",
-        files=tuple(str(folder / place) for place in places),
-        schema="n bigint, at bigint",
-        time_column="at" if timed else None,
-    )
-    await make_source(folder / "lake", spec)
+write = partial(write_numbers, mode="a")
 
 
 async def ingester(folder: Path) -> Ingester:
     """Return an ingester as another process opens it."""
-    found = await (await open_location(str(folder / "lake"))).sources.ingester("c")
+    found = await (await reopened(folder)).sources.ingester("c")
     await found.refresh()
     return found
 
@@ -50,11 +33,8 @@ async def ingester(folder: Path) -> Ingester:
 async def test_a_move_is_forgotten_where_another_ingester_went_on_under_the_old_name(
     tmp_path: Path, timed: bool
 ) -> None:
-    """Each row is in once, although a remembered move is undone before the tick.
-
-    Another ingester has an older listing.
-    """
-    await made(tmp_path, "in", timed=timed)
+    """A remembered move is undone, because another ingester has an older listing."""
+    await lake_of(tmp_path, time_column="at" if timed else None)
     old, new = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
     write(old, 1)
     await ingested(tmp_path)
@@ -76,11 +56,8 @@ async def test_a_move_is_forgotten_where_another_ingester_went_on_under_the_old_
 async def test_a_listing_that_is_older_than_what_was_taken_takes_nothing_again(
     tmp_path: Path,
 ) -> None:
-    """No row is taken again from a listing older than another ingester's tick.
-
-    That tick took more of the file.
-    """
-    await made(tmp_path, "in")
+    """Another ingester's tick after the listing took more of the file."""
+    await lake_of(tmp_path)
     old, new = (tmp_path / "in" / f"{name}.jsonl" for name in "ab")
     write(old, 1)
     await ingested(tmp_path)
@@ -102,11 +79,8 @@ async def test_a_listing_that_is_older_than_what_was_taken_takes_nothing_again(
 async def test_a_file_that_goes_while_it_is_looked_at_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool
 ) -> None:
-    """The rows of a file deleted during the look wait, and none is bound.
-
-    The file may be a renamed one, which cannot be decided once it is gone.
-    """
-    await made(tmp_path, "in", timed=timed)
+    """The file may be a renamed one, which no process can decide once it is gone."""
+    await lake_of(tmp_path, time_column="at" if timed else None)
     a, b, c = (tmp_path / "in" / f"{name}.jsonl" for name in "abc")
     write(a, 1, 2)
     await ingested(tmp_path)
@@ -146,11 +120,8 @@ def after_entry(monkeypatch: pytest.MonkeyPatch, key: str, change: Callable[[], 
 async def test_a_file_that_moves_to_another_place_while_they_are_listed_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[int, ...]
 ) -> None:
-    """A file that moves during a listing is taken once.
-
-    The listing contains both names of the file.
-    """
-    await made(tmp_path, "inbox", "later")
+    """The listing contains both names of the file."""
+    await lake_of(tmp_path, "inbox", "later")
     old, new = (tmp_path / place / "1.jsonl" for place in ("inbox", "later"))
     write(old, 1, 2)
     await ingested(tmp_path)
@@ -168,11 +139,8 @@ async def test_a_file_that_moves_to_another_place_while_they_are_listed_is_known
 async def test_a_file_that_gets_its_old_name_back_while_it_is_listed_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that returns to its old name during a listing is taken once.
-
-    The listing contains both names, and under one of them the ingester has taken only a part.
-    """
-    await made(tmp_path, "first", "second")
+    """The listing contains both names. Under one, the ingester has taken only a part."""
+    await lake_of(tmp_path, "first", "second")
     one, other = (tmp_path / place / "1.jsonl" for place in ("first", "second"))
     write(other, 1)
     await ingested(tmp_path)
@@ -190,11 +158,8 @@ async def test_a_file_that_gets_its_old_name_back_while_it_is_listed_is_known(
 async def test_what_is_not_there_when_it_is_bound_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool
 ) -> None:
-    """A file that is gone at its binding is not bound.
-
-    The bytes are at hand, but a later run could not determine the file that they were from.
-    """
-    await made(tmp_path, "in", timed=timed)
+    """The bytes are at hand, but a later run could not determine their file."""
+    await lake_of(tmp_path, time_column="at" if timed else None)
     old, new = write(tmp_path / "in" / "b.jsonl", 1), tmp_path / "in" / "c.jsonl"
     find = Search.run
 
@@ -229,10 +194,7 @@ def test_two_new_names_of_one_file_are_both_known() -> None:
 
 
 def test_a_name_that_a_file_had_for_a_moment_is_not_recorded() -> None:
-    """A name that a file had only for a moment is not recorded.
-
-    No binding would state the origin of a name that no listing shows.
-    """
+    """No binding would state the origin of a name that no listing shows."""
     moves = Moves()
     before = FileRange(path="a", start=0, limit=9, size_bytes=9, e_tag="i1|d1")
     assert learnt(moves, "b", before, identity="i1")
@@ -241,11 +203,8 @@ def test_a_name_that_a_file_had_for_a_moment_is_not_recorded() -> None:
 
 
 async def test_a_second_name_of_a_file_is_not_a_move(tmp_path: Path) -> None:
-    """A second name of a file is not a move.
-
-    Both names exist, so the ingester takes the file under both.
-    """
-    await made(tmp_path, "in")
+    """Both names exist, so the ingester takes the file under both."""
+    await lake_of(tmp_path)
     old = write(tmp_path / "in" / "a.jsonl", 1)
     await ingested(tmp_path)
     (tmp_path / "in" / "b.jsonl").hardlink_to(old)
@@ -257,11 +216,8 @@ async def test_a_second_name_of_a_file_is_not_a_move(tmp_path: Path) -> None:
 async def test_a_file_that_is_away_for_a_moment_is_taken_by_the_same_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is away for a moment is taken after its return.
-
-    The file is unchanged, so only another look finds that it can be taken.
-    """
-    await made(tmp_path, "in")
+    """The file is unchanged, so only another look finds that it can be taken."""
+    await lake_of(tmp_path)
     file = write(tmp_path / "in" / "a.jsonl", 1)
     away = tmp_path / "a"
     head, moves = FilesSource.head, [lambda: file.rename(away)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pcsv
@@ -14,12 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.sources import contents, make_source
+from kit.sources import contents, lake_of
 from tidelog.collection.formats.json.texts import fold_names
 from tidelog.collection.formats.names import match_names
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import RunProgress, Summary
-from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import UsageError
 from tidelog.location import Location
 
@@ -48,11 +46,6 @@ async def run(location: Location) -> tuple[Summary, list[str]]:
     return done, told
 
 
-async def location_of(folder: Path, format: str, **more: Any) -> Location:
-    spec = SourceSpec(name="c", files=str(folder / "in"), format=format, **more)
-    return await make_source(folder / "lake", spec)
-
-
 @pytest.mark.parametrize("format", FORMATS)
 async def test_a_new_column_is_told_once(tmp_path: Path, format: str) -> None:
     """The warning comes once although every file has the column, and it states the remedy."""
@@ -61,14 +54,14 @@ async def test_a_new_column_is_told_once(tmp_path: Path, format: str) -> None:
         table = pa.table({"id": [number], "x": ["a"], "y": ["b"], "X": ["c"]})
         write(tmp_path / "in" / f"{number}.txt", format, table)
 
-    done, told = await run(await location_of(tmp_path, format, schema="id bigint, x text"))
+    done, told = await run(await lake_of(tmp_path, format=format, schema="id bigint, x text"))
 
     assert (done.rows, dict(done.dropped)) == (3, {"y": 3, "X": 3})
     assert len(told) == 2
     assert "'y' that the source lacks" in told[0]
-    assert "another source with the column in --schema" in told[0]
+    assert "another source with the column in its schema" in told[0]
     assert "'X', but the source has 'x'" in told[1]
-    assert "--ignore-case" in told[1]
+    assert "ignore_case" in told[1]
 
 
 @pytest.mark.parametrize("schema", ["id bigint, x text", None])
@@ -82,7 +75,7 @@ async def test_names_of_any_case_are_one_column(
     write(tmp_path / "in" / "2", format, pa.table({"ID": [2], "X": ["b"]}))
     write(tmp_path / "in" / "3", format, pa.table({"Id": [0], "x": ["c"], "id": [3]}))
 
-    location = await location_of(tmp_path, format, schema=schema, ignore_case=True)
+    location = await lake_of(tmp_path, format=format, schema=schema, ignore_case=True)
     done, _ = await run(location)
 
     assert (done.rows, done.bad, dict(done.waiting)) == (3, 0, {})
@@ -95,16 +88,13 @@ async def test_names_of_any_case_are_one_column(
 async def test_two_names_of_one_column_are_refused_with_the_option(
     tmp_path: Path, format: str
 ) -> None:
-    """Two names that differ only in case are refused.
-
-    The error states both remedies. With `ignore_case`, the second one is dropped.
-    """
+    """The error states both remedies. `ignore_case` drops the second name."""
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "1", format, pa.table({"id": [1], "ID": [2]}))
 
-    with pytest.raises(UsageError, match=r"differ only in case.*--schema.*--ignore-case"):
-        await location_of(tmp_path, format)
-    location = await location_of(tmp_path, format, ignore_case=True)
+    with pytest.raises(UsageError, match=r"differ only in case.*schema=.*ignore_case=True"):
+        await lake_of(tmp_path, format=format, schema=None)
+    location = await lake_of(tmp_path, format=format, schema=None, ignore_case=True)
     done, _ = await run(location)
     assert dict(done.dropped) == {"ID": 1}
     assert await contents(location) == ["{'id': 1}"]
@@ -118,9 +108,9 @@ async def test_a_file_all_of_whose_names_have_another_case_names_the_option(
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "1", format, pa.table({"ID": [1], "X": ["a"]}))
 
-    done, _ = await run(await location_of(tmp_path, format, schema="id bigint, x text"))
+    done, _ = await run(await lake_of(tmp_path, format=format, schema="id bigint, x text"))
 
-    assert (done.rows, "--ignore-case" in done.waiting["1"]) == (0, True)
+    assert (done.rows, "ignore_case" in done.waiting["1"]) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -138,19 +128,13 @@ async def test_a_file_all_of_whose_names_have_another_case_names_the_option(
     ],
 )
 def test_names_of_a_line_are_respelled_and_nothing_else(line: bytes, respelled: bytes) -> None:
-    """Only field names are respelled.
-
-    Values keep their digits, and names within values keep their case.
-    """
+    """Values keep their digits, and names within values keep their case."""
     assert fold_names([line, b'{"id": 1}'], ["id", "x", "é"]) == [respelled, b'{"id": 1}']
 
 
 @given(st.lists(st.sampled_from(["a", "A", "b", "B", "c", "C", "d"]), max_size=5))
 def test_each_column_is_matched_at_the_most_once_by_a_new_spelling(names: Sequence[str]) -> None:
-    """A column gets at most one new spelling.
-
-    Two matches would lose one of their values silently.
-    """
+    """Two matches would lose one of their values silently."""
     own = match_names(names, ["a", "B"])
 
     assert [one.casefold() for one in own] == [one.casefold() for one in names]

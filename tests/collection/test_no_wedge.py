@@ -14,29 +14,30 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from kit.sources import make_source
-from tidelog.collection.catalog.catalog import SourceInfo
+from kit.decoding import decoded as decoded_range
+from kit.decoding import info_of, parquet, range_of
+from kit.sources import lake_of, run_once
 from tidelog.collection.formats import casts
 from tidelog.collection.formats.casts import FitResult
 from tidelog.collection.formats.csv import decode as decode_csv
-from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.json import decode as decode_json
+from tidelog.collection.formats.lines import CsvDialect
 from tidelog.collection.formats.parquet import pack_range
 from tidelog.collection.ingest import compute
 from tidelog.collection.ingest.compute import Job, Target, shape_messages
 from tidelog.collection.ingest.ingest import Ingester
-from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.status import source_status
-from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.source import decode, survey
 from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.decode import ROW_BYTES_MAX, Decoded, decode_range
-from tidelog.collection.source.messages import decode_messages
+from tidelog.collection.source.decode import (
+    ROW_BYTES_MAX,
+    DecodedRows,
+    decode_messages,
+)
 from tidelog.collection.source.survey_result import look_at_text
-from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import InvariantError
 from tidelog.location import Location
-from tidelog.persist.format.schema import encode_schema, shard_schema
+from tidelog.persist.format.schema import shard_schema
 
 COLUMNS: dict[str, pa.DataType] = {"n": pa.int64(), "s": pa.string()}
 WANTED = pa.schema(COLUMNS)
@@ -53,19 +54,14 @@ class LibraryError(Exception):
     """A library's exception that tidelog does not expect."""
 
 
-def decoded(data: bytes, format: str) -> Decoded:
-    found = FileRange(
-        path="p",
-        start=0,
-        limit=len(data),
-        header=HEADER if format == "csv" else b"",
-    )
-    return decode_range(
-        data, found, WANTED, format=format, dialect=CsvDialect(multiline=True), required=["n"]
+def decoded(data: bytes, format: str) -> DecodedRows:
+    header, dialect = HEADER if format == "csv" else b"", CsvDialect(multiline=True)
+    return decoded_range(
+        data, WANTED, format=format, header=header, dialect=dialect, required=["n"]
     )
 
 
-def check(found: Decoded, reason: str) -> None:
+def check(found: DecodedRows, reason: str) -> None:
     assert found.rows.column("n").to_pylist() == [n for n in range(COUNT) if n not in POISON]
     assert found.errors.column("reason").to_pylist() == [reason] * len(POISON)
     whole = [
@@ -79,10 +75,7 @@ def check(found: Decoded, reason: str) -> None:
 def test_a_record_that_breaks_a_parser_is_a_bad_record(
     format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A record that breaks the parser is a bad record.
-
-    The parser raises an unknown error, and its name is the reason.
-    """
+    """The parser raises an unknown error, and its name is the reason."""
     place: Any = decode_json if format == "json" else decode_csv._Records
     name = "_read" if format == "json" else "parse"
     parse = getattr(place, name)
@@ -121,14 +114,6 @@ def test_records_that_all_break_a_parser_are_bad_records(monkeypatch: pytest.Mon
     assert found.errors.num_rows == COUNT
 
 
-def parquet(table: pa.Table, **more: Any) -> tuple[bytes, bytes]:
-    """Return a Parquet file and its footer."""
-    sink = io.BytesIO()
-    pq.write_table(table, sink, **more)
-    file = sink.getvalue()
-    return file, file[-int.from_bytes(file[-8:-4], "little") - 8 :]
-
-
 @pytest.mark.parametrize("format", ["json", "csv", "parquet"])
 def test_a_row_that_breaks_a_cast_is_a_bad_row(
     format: str, monkeypatch: pytest.MonkeyPatch
@@ -154,10 +139,7 @@ def test_a_row_that_breaks_a_cast_is_a_bad_row(
 
 
 def test_a_row_group_that_cannot_be_read_is_one_bad_record() -> None:
-    """An unreadable row group is one bad record.
-
-    The other row groups are rows. The error states the number of lost rows.
-    """
+    """The other row groups are rows. The error states the number of lost rows."""
     table = pa.table({"n": range(COUNT), "s": [f"row {n}" for n in range(COUNT)]})
     file, footer = parquet(table, row_group_size=25, compression="zstd", use_dictionary=False)
     column = pq.read_metadata(io.BytesIO(file)).row_group(1).column(0)
@@ -172,44 +154,16 @@ def test_a_row_group_that_cannot_be_read_is_one_bad_record() -> None:
     assert str(error["reason"]).startswith("the row group cannot be read: ")
 
 
-def test_a_bad_row_with_a_time_that_python_lacks_is_shown_all_the_same() -> None:
-    """A bad row with a time outside Python's range does not stop the tick."""
-    times = pa.array([2**50, 0], pa.timestamp("ms"))
-    file, footer = parquet(pa.table({"n": pa.array([None, 1], pa.int64()), "at": times}))
-    wanted = pa.schema([*WANTED, pa.field("at", pa.timestamp("us"))])
-    found = FileRange(path="p", start=0, limit=len(file))
-
-    result = decode_range(
-        pack_range(footer, file[4:]), found, wanted, format="parquet", required=["n"]
-    )
-
-    assert result.rows.column("n").to_pylist() == [1]
-    assert result.errors.num_rows == 1
-
-
 def test_a_row_on_which_the_delete_condition_fails_is_a_bad_row() -> None:
-    """A row is a bad row if the delete condition fails on it.
-
-    The row may or may not delete its key. The other rows do not wait.
-    """
+    """The row may or may not delete its key. The other rows do not wait."""
     schema = shard_schema(WANTED, key=["n"])
-    source = SourceInfo(
-        id="i",
-        name="s",
-        rendition="r",
-        url="memory:",
-        patterns=("*",),
-        format="json",
-        envelope="upsert",
-        key=("n",),
-        delete_when="n * n > 0",
-    )
+    source = info_of(envelope="upsert", key=("n",), delete_when="n * n > 0")
     lines = b'{"n": 0}\n{"n": 1}\n{"n": 5000000000}\n{"n": -7000000000}\n'
     target = Target(shard="x", write_epoch=0, may_inline=True)
-    found = FileRange(path="p", start=0, limit=len(lines))
+    found = range_of(lines)
     job = Job(
         source=source,
-        schema=encode_schema(schema),
+        schema=schema.encoded,
         lower=0,
         upper=10,
         ranges=(found,),
@@ -224,8 +178,16 @@ def test_a_row_on_which_the_delete_condition_fails_is_a_bad_row() -> None:
     )
     assert list(deletes) == [(0, False), (1, True)]
     assert shaped.errors.column("offset").to_pylist() == [18, 36]
-    assert set(shaped.errors.column("reason").to_pylist()) == {"--delete-when fails on the row"}
+    assert set(shaped.errors.column("reason").to_pylist()) == {
+        "the condition delete_when fails on the row"
+    }
     assert np.all(shaped.messages.column("_time").to_numpy() == 9)
+
+
+async def lake_with(folder: Path, *files: str, schema: str = "n bigint") -> Location:
+    for place, text in enumerate(files):
+        (folder / f"{place}.jsonl").write_text(text)
+    return await lake_of(folder, "*.jsonl", schema=schema)
 
 
 def rows_break(rows: pa.Table) -> None:
@@ -234,31 +196,11 @@ def rows_break(rows: pa.Table) -> None:
         raise LibraryError
 
 
-async def location_of(folder: Path, *files: str, schema: str = "n bigint") -> Location:
-    for place, text in enumerate(files):
-        (folder / f"{place}.jsonl").write_text(text)
-    spec = SourceSpec(name="c", files=str(folder / "*.jsonl"), schema=schema)
-    return await make_source(folder / "lake", spec)
-
-
-async def run(location: Location) -> Summary:
-    return await run_ingest(
-        await location.sources.ingester("c"),
-        follow=False,
-        interval_us=0,
-        on_tick=lambda _: None,
-        stop=lambda: False,
-    )
-
-
 @pytest.mark.parametrize("step", ["stamp_rows", "apply_none", "check_updates"])
 async def test_a_row_that_breaks_what_is_done_with_it_is_a_bad_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """A row is a bad row if any later step fails on it.
-
-    The failing step may be the time, the updates or their check.
-    """
+    """The failing step may be the time, the updates or their check."""
     work = getattr(compute, step)
 
     def breaking(rows: pa.Table, *given: Any, **more: Any) -> Any:
@@ -267,9 +209,9 @@ async def test_a_row_that_breaks_what_is_done_with_it_is_a_bad_row(
         return work(rows, *given, **more)
 
     monkeypatch.setattr(compute, step, breaking)
-    location = await location_of(tmp_path, "".join(f'{{"n": {n}}}\n' for n in range(COUNT)))
+    location = await lake_with(tmp_path, "".join(f'{{"n": {n}}}\n' for n in range(COUNT)))
 
-    summary = await run(location)
+    summary = await run_once(await location.sources.ingester("c"))
     assert (summary.rows, summary.bad) == (COUNT - len(POISON), len(POISON))
     errors = (await (await location.collection("c_errors")).consolidated()).to_pylist()
     assert {e["reason"] for e in errors} == {"the row cannot be used: LibraryError"}
@@ -278,11 +220,8 @@ async def test_a_row_that_breaks_what_is_done_with_it_is_a_bad_row(
 async def test_what_no_row_is_to_blame_for_is_told_with_its_file_and_offset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error without a faulty row is reported with its file and offset.
-
-    A later user sees both in ``source status``, and can skip the file.
-    """
-    location = await location_of(tmp_path, '{"n": 1}\n', '{"n": 2}\n')
+    """A later user sees the file and offset in `source status`, and can skip the file."""
+    location = await lake_with(tmp_path, '{"n": 1}\n', '{"n": 2}\n')
 
     def breaking(data: bytes, found: FileRange, *given: Any, **more: Any) -> Any:
         if found.path == "0.jsonl":
@@ -291,31 +230,28 @@ async def test_what_no_row_is_to_blame_for_is_told_with_its_file_and_offset(
 
     monkeypatch.setattr(compute, "decode_messages", breaking)
     with pytest.raises(InvariantError):
-        await run(location)
+        await run_once(await location.sources.ingester("c"))
 
     status = await source_status(await location.sources.ingester("c"))
     assert status.run is not None
     told = "tidelog failed at the file '0.jsonl' from offset 0: LibraryError: no such thing"
     assert (status.run.error, status.run.error_kind) == (told, "invariant")
     await location.sources.skip_file("c", "0.jsonl")
-    assert (await run(location)).rows == 1
+    assert (await run_once(await location.sources.ingester("c"))).rows == 1
 
 
 async def test_an_error_of_no_file_is_told_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error that concerns no file is in the status too.
-
-    After a failure, the status must not show the last good run.
-    """
-    location = await location_of(tmp_path, '{"n": 1}\n')
+    """After a failure, the status must not show the last good run."""
+    location = await lake_with(tmp_path, '{"n": 1}\n')
 
     def breaking(*_: object) -> None:
         raise LibraryError
 
     monkeypatch.setattr(Ingester, "_mint", breaking)
     with pytest.raises(InvariantError, match="the source 'c': LibraryError"):
-        await run(location)
+        await run_once(await location.sources.ingester("c"))
     status = await source_status(await location.sources.ingester("c"))
     assert status.run is not None
     assert "LibraryError" in (status.run.error or "")
@@ -325,7 +261,7 @@ async def test_a_new_file_that_breaks_the_survey_waits_and_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that breaks the survey waits. Nothing of it is bound, so the other files continue."""
-    location = await location_of(tmp_path, '{"n": 1}\n', '{"n": 2}\n')
+    location = await lake_with(tmp_path, '{"n": 1}\n', '{"n": 2}\n')
 
     def breaking(data: bytes, *given: Any, **more: Any) -> Any:
         if b"1" in data:
@@ -333,7 +269,7 @@ async def test_a_new_file_that_breaks_the_survey_waits_and_stops_no_other(
         return look_at_text(data, *given, **more)
 
     monkeypatch.setattr(survey, "look_at_text", breaking)
-    summary = await run(location)
+    summary = await run_once(await location.sources.ingester("c"))
     assert (summary.rows, summary.waiting) == (
         1,
         {"0.jsonl": "tidelog failed at offset 0: LibraryError"},
@@ -341,35 +277,24 @@ async def test_a_new_file_that_breaks_the_survey_waits_and_stops_no_other(
 
 
 async def test_a_file_whose_name_is_no_text_waits_and_stops_no_other(tmp_path: Path) -> None:
-    """A file whose name is not text waits, and the others continue.
+    """Old archives contain names that are not text, which no binding can record."""
+    location = await lake_with(tmp_path, '{"n": 1}\n', '{"n": 2}\n')
+    (tmp_path / os.fsdecode(b"Z\xfcrich.jsonl")).write_text('{"n": 3}\n')
 
-    Old archives contain such names, which no binding can record.
-    """
-    location = await location_of(tmp_path, '{"n": 1}\n', '{"n": 2}\n')
-    write_bytes(os.fsencode(tmp_path) + b"/Z\xfcrich.jsonl", b'{"n": 3}\n')
-
-    summary = await run(location)
+    summary = await run_once(await location.sources.ingester("c"))
 
     assert summary.rows == 2
     assert summary.waiting == {r"Z\xfcrich.jsonl": "its name is not UTF-8: rename it"}
 
 
-def write_bytes(path: bytes, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-
-
 async def test_a_row_that_is_larger_than_a_shard_takes_is_a_bad_row(tmp_path: Path) -> None:
-    """A row too large for a shard is a bad row.
-
-    A binding of such a row would stop the source, and a user could not skip it.
-    """
+    """A binding of so large a row would stop the source, and a user could not skip it."""
     sizes = (0, 9_000_000, ROW_BYTES_MAX - 100, 7)
     lines = [json.dumps({"n": n, "s": "x" * size}) + "\n" for n, size in enumerate(sizes)]
     files = lines[0] + lines[1], lines[2] + lines[3]
-    location = await location_of(tmp_path, *files, schema="n bigint, s varchar")
+    location = await lake_with(tmp_path, *files, schema="n bigint, s varchar")
 
-    summary = await run(location)
+    summary = await run_once(await location.sources.ingester("c"))
 
     assert (summary.rows, summary.bad) == (3, 1)
     rows = await (await location.collection("c")).consolidated()

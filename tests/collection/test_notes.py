@@ -17,7 +17,7 @@ from tidelog.errors import LocationError, UsageError
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing.faulty import NO_FAULT, Faulty
+from tidelog.testing.faulty import NO_FAULT, FaultyStore
 
 
 async def opened(store: Store) -> Location:
@@ -45,10 +45,7 @@ async def status_of(location: Location) -> SourceStatus:
 
 
 async def test_a_report_stays_until_it_is_acknowledged(tmp_path: Path) -> None:
-    """A report stays in the status until it is acknowledged.
-
-    The run that made it may have been started by cron, without any visible output.
-    """
+    """Cron may have started the run that made the report, without any visible output."""
     location = await opened(await fed(tmp_path))
     rewrite(tmp_path, 2)
     await run_once(await location.sources.ingester("c"))
@@ -70,16 +67,13 @@ async def test_a_report_stays_until_it_is_acknowledged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("landed", [True, False], ids=["landed", "lost"])
 async def test_no_kill_loses_a_report(tmp_path: Path, landed: bool) -> None:
-    """A kill at any write loses no report.
-
-    A process may die after binding the rows, and the next run has nothing new to report.
-    """
+    """A process may die after binding the rows, and the next run has nothing new to report."""
     for number in range(landed, 100, 2):  # Each case of `landed` takes every second write.
         store, process = await fed(tmp_path), DiesWriting(number, landed)
         rewrite(tmp_path, 2)
         with suppress(LocationError):
             await run_once(
-                await (await opened(Faulty(store, toss=process.toss))).sources.ingester("c")
+                await (await opened(FaultyStore(store, toss=process.toss))).sources.ingester("c")
             )
         location = await opened(store)
         summary = await run_once(await location.sources.ingester("c"))
@@ -93,13 +87,10 @@ async def test_no_kill_loses_a_report(tmp_path: Path, landed: bool) -> None:
 
 
 async def test_two_ingesters_store_their_reports_at_once() -> None:
-    """Two concurrent ingesters keep each other's reports.
-
-    Each replaces only the version that it read. The oldest reports are dropped first.
-    """
+    """Each ingester replaces only the version that it read. The oldest reports go first."""
     store = MemoryStore(name="memory://")
 
-    class Slow(Faulty):
+    class SlowStore(FaultyStore):
         """Lets the other ingester write between the read and the write."""
 
         async def put(
@@ -109,7 +100,7 @@ async def test_two_ingesters_store_their_reports_at_once() -> None:
                 await add_notes(store, "s", {"other": "theirs", "both": "theirs"})
             return await super().put(key, data, if_absent=if_absent, if_match=if_match)
 
-    await add_notes(Slow(store, toss=lambda _: NO_FAULT), "s", {"own": "ours", "both": "ours"})
+    await add_notes(SlowStore(store, toss=lambda _: NO_FAULT), "s", {"own": "ours", "both": "ours"})
     assert await load_notes(store, "s") == {"other": "theirs", "own": "ours", "both": "ours"}
 
     await add_notes(store, "s", {f"file {n}": "new" for n in range(NOTES_MAX - 1)})
@@ -122,10 +113,7 @@ async def test_two_ingesters_store_their_reports_at_once() -> None:
 async def test_damaged_reports_are_reported_and_stop_no_ingester(
     tmp_path: Path, data: bytes
 ) -> None:
-    """The status reports a damaged object of reports until it is acknowledged.
-
-    The object may have named lost rows.
-    """
+    """The damaged object may have named lost rows, so the status reports it."""
     store = await fed(tmp_path)
     location = await opened(store)
     key = notes_path((await location.sources.ingester("c")).info.id)

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kit.sources import make_source, run_once
-from tidelog.collection.source.own_location import refuse_own_location
+from kit.sources import make_source, reopened, run_once
+from tidelog.collection.source.files_head import refuse_own_location
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import UsageError
-from tidelog.location import open_location
 from tidelog.store.urls import split_globs
 
 
@@ -25,10 +24,7 @@ def is_refused(files: Path, location: Path, *others: Path) -> bool:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder of files with a location in it.
-
-    ``link`` leads to it, and ``out`` leads out of it.
-    """
+    """A folder with a location in it; ``link`` leads to it, and ``out`` out of it."""
     (tmp_path / "in" / "lake").mkdir(parents=True)
     (tmp_path / "far" / "lake").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "in")
@@ -39,38 +35,26 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("files", ["in", "link", "in/**/*.parquet", "link/*/status/*.json"])
 @pytest.mark.parametrize("location", ["in/lake", "link/lake", "in/new", "link/new/deeper"])
 def test_a_symbolic_link_hides_no_location(folder: Path, files: str, location: str) -> None:
-    """A location among the files is refused, also behind a symbolic link.
-
-    Otherwise each run would ingest the location's own objects and create more.
-    """
+    """Each run would otherwise ingest the location's own objects, and create more."""
     deep = files.startswith("link/*") and location.endswith("deeper")
     assert is_refused(folder / files, folder / location) != deep
 
 
 def test_a_location_behind_a_link_among_the_files_is_refused(folder: Path) -> None:
-    """A location behind a link among the files is refused.
-
-    A listing follows the link, so the files include a location outside the folder.
-    """
+    """A listing follows the link, so the files include a location outside the folder."""
     assert is_refused(folder / "link", folder / "in" / "out" / "lake")
     assert is_refused(folder / "in", folder / "link" / "out" / "new")
 
 
-def test_a_location_elsewhere_is_none_of_the_files(folder: Path) -> None:
-    """A location elsewhere is accepted.
-
-    A similar name, or a file pattern that excludes the location, is no reason to refuse it.
-    """
+def test_a_location_outside_of_the_files_is_accepted(folder: Path) -> None:
+    """A similar name, or a file pattern that excludes the location, is no reason to refuse it."""
     assert not is_refused(folder / "in", folder / "far" / "lake")
     assert not is_refused(folder / "in", folder / "in-2")
     assert not is_refused(folder / "link" / "*.jsonl", folder / "in" / "lake")
 
 
 def test_the_root_of_a_disk_holds_every_location(folder: Path) -> None:
-    """A source of everything below the root is refused.
-
-    The root may be given alone, or be the common parent of several places.
-    """
+    """The root may be given alone, or be the common parent of several places."""
     lake = folder / "in" / "lake"
     assert is_refused(Path("/"), lake)
     assert is_refused(Path("/**/*.parquet"), lake)
@@ -79,7 +63,7 @@ def test_the_root_of_a_disk_holds_every_location(folder: Path) -> None:
     assert not is_refused(folder / "far", lake, Path("/etc"))
 
 
-def test_of_several_places_each_is_looked_at(folder: Path) -> None:
+def test_each_of_several_places_is_checked_for_the_location(folder: Path) -> None:
     """Each place is checked, because a link may be in only one of them."""
     (folder / "more").mkdir()
     assert is_refused(folder / "link", folder / "in" / "lake", folder / "more")
@@ -90,14 +74,11 @@ def test_of_several_places_each_is_looked_at(folder: Path) -> None:
 async def test_what_a_link_among_the_files_leads_to_is_not_taken(
     folder: Path, schema: str | None
 ) -> None:
-    """Nothing is taken through a link into the location.
-
-    The link may be older or newer than the location. The ingester cannot rely on names.
-    """
+    """The link may be older or newer than the location: names do not decide."""
     (folder / "in" / "a.jsonl").write_text('{"n": 1}\n')
     spec = SourceSpec(name="c", files=str(folder / "in"), schema=schema)
     await make_source(folder / "far" / "lake", spec)
-    location = await open_location(str(folder / "far" / "lake"))
+    location = await reopened(folder / "far")
 
     for rows in (1, 0):
         summary = await run_once(await location.sources.ingester("c"))

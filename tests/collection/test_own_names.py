@@ -7,8 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from kit.sources import contents, ingested, make_source
-from tidelog.collection.spec_types import SourceSpec
+from kit.sources import contents, ingested, lake_of
 from tidelog.location import Location, open_location
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -19,15 +18,10 @@ UPDATES = pa.table({"n": [1], "_time": [0], "_diff": [1]})
 async def test_users_may_call_a_shard_as_tidelog_does_its_own(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """A user's shard may have the name of one of tidelog's own.
-
-    User shards live under a prefix. Without it, such a name would overwrite the catalog or a
-    collection.
-    """
+    """Without a prefix, such a name would overwrite the catalog or a collection."""
     location = await made(tmp_path, kind, request)
     (tmp_path / "a.jsonl").write_text('{"n": 7}\n')
-    spec = SourceSpec(name="c", files=str(tmp_path / "*.jsonl"), schema="n bigint")
-    await make_source(tmp_path / "lake", spec)
+    await lake_of(tmp_path, "*.jsonl", schema="n bigint")
     await ingested(tmp_path)
     taken = (await location.controller.catalog()).active("c").shards[0]
     for name in ("catalog", taken, "user.catalog", "txn.x"):

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 from kit.packing import packed
 from kit.sources import (
-    SCHEMA,
     changes,
+    changes_spec,
     contents,
     ingest_files,
+    lake_of,
     make_source,
     run_once,
     write_files,
@@ -33,12 +34,6 @@ from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import LocationError, SourceRewritten, UsageError
 
 SUFFIXES = (".gz", ".zst")
-
-
-def spec_of(
-    files: Path | str, *, format: str = "json", schema: str | None = "n bigint"
-) -> SourceSpec:
-    return SourceSpec(name="c", files=str(files), format=format, schema=schema)
 
 
 def lines(numbers: Sequence[int]) -> bytes:
@@ -64,15 +59,7 @@ async def test_compressed_files_hold_what_their_text_does(
             (f"{tmp_path}/packed/*{suffix}", 10**8, True),
         ]
     ):
-        spec = SourceSpec(
-            name="c",
-            files=pattern,
-            format=format,
-            envelope="upsert",
-            key=("k",),
-            time_column="at",
-            schema=SCHEMA,
-        )
+        spec = changes_spec(pattern, format=format)
         location = await make_source(tmp_path / str(number), spec)
         summary = await ingest_files(location, bytes_max=bytes_max, versioned=versioned)
         assert not summary.left_bytes
@@ -100,10 +87,7 @@ def test_each_row_is_taken_once(
     bytes_max: int,
     versioned: bool,
 ) -> None:
-    """Each row is taken once, with any division.
-
-    Members and ticks may both end in the middle of a line.
-    """
+    """Members and ticks may both end in the middle of a line."""
     folder = tmp_path_factory.mktemp("packed")
     bounds = [0, *accumulate(counts)]
     for place, count in enumerate(counts):
@@ -111,7 +95,7 @@ def test_each_row_is_taken_once(
         (folder / f"{place}{suffix}").write_bytes(packed(text, suffix, cuts))
 
     async def work() -> list[str]:
-        location = await make_source(folder / "lake", spec_of(folder / f"*{suffix}"))
+        location = await lake_of(folder, f"*{suffix}", schema="n bigint")
         await ingest_files(location, bytes_max=bytes_max, versioned=versioned)
         return await contents(location)
 
@@ -120,13 +104,10 @@ def test_each_row_is_taken_once(
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 async def test_members_that_are_appended_are_taken(tmp_path: Path, suffix: str) -> None:
-    """The ingester takes appended members like appended lines.
-
-    A line may continue in the next member.
-    """
+    """Appended members are like appended lines. A line may continue in the next member."""
     file = tmp_path / f"a{suffix}"
     file.write_bytes(packed(lines([0, 1]) + b'{"n":', suffix))
-    location = await make_source(tmp_path / "lake", spec_of(file))
+    location = await lake_of(tmp_path, file.name, schema="n bigint")
     first = await ingest_files(location)
     with file.open("ab") as more:
         more.write(packed(b" 2}\n" + lines([3]), suffix))
@@ -140,13 +121,10 @@ async def test_members_that_are_appended_are_taken(tmp_path: Path, suffix: str) 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 async def test_a_file_of_other_text_is_another(tmp_path: Path, suffix: str) -> None:
-    """A compressed file with other text is another file.
-
-    The ingester takes its rows, and reports that some of them may be duplicates.
-    """
+    """The ingester takes the rows of the other text, and reports that some may be duplicates."""
     file = tmp_path / f"a{suffix}"
     file.write_bytes(packed(lines(range(9)), suffix))
-    location = await make_source(tmp_path / "lake", spec_of(file))
+    location = await lake_of(tmp_path, file.name, schema="n bigint")
     await ingest_files(location)
     file.write_bytes(packed(lines(range(1, 12)), suffix))
 
@@ -159,7 +137,7 @@ async def test_a_range_whose_file_changed_before_it_was_read(tmp_path: Path, suf
     """A reader of a range raises SourceRewritten if the text changed after the binding."""
     file = tmp_path / f"a{suffix}"
     file.write_bytes(packed(lines(range(9)), suffix))
-    location = await make_source(tmp_path / "lake", spec_of(file))
+    location = await lake_of(tmp_path, file.name, schema="n bigint")
     ingester = await location.sources.ingester("c")
     plan = await ingester.plan(await ingester.source.head(), 0)
     assert plan is not None
@@ -188,7 +166,7 @@ async def test_a_torn_or_damaged_file_is_told_and_stops_no_other(
     (tmp_path / f"b{suffix}").write_bytes(whole[:20] + b"\xff" * 20 + whole[40:])
     (tmp_path / f"c{suffix}").write_bytes(b"no such thing at all, at all")
     (tmp_path / f"d{suffix}").write_bytes(packed(lines([2]), suffix))
-    location = await make_source(tmp_path / "lake", spec_of(tmp_path / f"*{suffix}"))
+    location = await lake_of(tmp_path, f"*{suffix}", schema="n bigint")
 
     summary = await ingest_files(location)
     assert await contents(location) == [repr({"n": 1}), repr({"n": 2})]
@@ -206,16 +184,13 @@ async def test_a_torn_or_damaged_file_is_told_and_stops_no_other(
 async def test_a_file_that_explodes_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, bomb: bytes
 ) -> None:
-    """A file is not taken if its text is much too large.
-
-    A line may exceed memory, or the text may far exceed a plausible compression ratio.
-    """
+    """A line may exceed memory, or the text a plausible compression ratio."""
     monkeypatch.setattr(packed_text, "RECORD_BYTES_MAX", 2**20)
     monkeypatch.setattr(packed_text, "FREE_TEXT_BYTES", 2**21)
     monkeypatch.setattr(packed_text, "RATIO_MAX", 100)
     (tmp_path / f"a{suffix}").write_bytes(packed(bomb * (2**23 // len(bomb)), suffix))
     (tmp_path / f"b{suffix}").write_bytes(packed(lines([2]), suffix))
-    location = await make_source(tmp_path / "lake", spec_of(tmp_path / f"*{suffix}"))
+    location = await lake_of(tmp_path, f"*{suffix}", schema="n bigint")
 
     summary = await ingest_files(location, bytes_max=2**21)
     assert await contents(location) == [repr({"n": 2})]
@@ -232,14 +207,13 @@ async def test_inference_reads_compressed_files(tmp_path: Path, suffix: str) -> 
         ("csv", "{'id': 1, 'day': datetime.date(2024, 1, 13)}"),
         ("json", "{'id': 1, 'at': datetime.date(2024, 1, 1)}"),
     ):
-        files = tmp_path / f"a.{kind}{suffix}"
-        spec = spec_of(files, format=kind, schema=None)
+        spec = SourceSpec(name="c", files=tmp_path / f"a.{kind}{suffix}", format=kind)
         location = await make_source(tmp_path / f"lake-{kind}", spec)
         await ingest_files(location)
         assert (await contents(location))[0] == row
     (tmp_path / f"x.json{suffix}").write_bytes(b"no such thing at all, at all")
     with pytest.raises(UsageError, match="cannot be decompressed: it is not a complete"):
-        await make_source(tmp_path / "lake", spec_of(tmp_path / f"x.json{suffix}", schema=None))
+        await lake_of(tmp_path, f"x.json{suffix}", schema=None)
 
 
 @given(sizes=st.lists(st.integers(0, 400_000), min_size=1, max_size=3), cut=st.integers(1, 50))
@@ -269,7 +243,7 @@ async def test_what_is_final_takes_no_half_of_a_member(tmp_path: Path, suffix: s
     text = lines([1]) + b'{"n": 2'
     (tmp_path / f"a{suffix}").write_bytes(packed(text, suffix) + packed(text, suffix)[:-6])
     (tmp_path / f"b{suffix}").write_bytes(packed(text + b"}", suffix))
-    location = await make_source(tmp_path / "lake", spec_of(tmp_path / f"*{suffix}"))
+    location = await lake_of(tmp_path, f"*{suffix}", schema="n bigint")
     ingester = await location.sources.ingester("c", final=True)
     summary = await run_once(ingester)
 
@@ -281,13 +255,9 @@ async def test_what_is_final_takes_no_half_of_a_member(tmp_path: Path, suffix: s
 async def test_a_disk_that_is_full_is_no_mistake_of_tidelogs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """A full disk is reported as a failure of the machine.
-
-    No row is lost, and the next run continues.
-    """
-    (tmp_path / "in").mkdir()
+    """The machine is at fault. No row is lost, and the next run continues."""
+    location = await lake_of(tmp_path, schema="n bigint")
     (tmp_path / "in" / "a.jsonl.gz").write_bytes(packed(lines(range(9)), ".gz", (20,)))
-    location = await make_source(tmp_path / "lake", spec_of(tmp_path / "in"))
     opened: Any = tempfile.SpooledTemporaryFile
     calls: list[Any] = []
 

@@ -9,46 +9,32 @@ import gzip
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kit.packing import packed
-from kit.sources import bind, ingested, make_source, numbers
+from kit.sources import bind, ingested, lake_of, numbers, reopened, write_numbers
 from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.generations import (
+from tidelog.collection.source.moves import (
     displaced,
     family_of,
     former_path,
     record_displaced,
 )
-from tidelog.collection.spec_types import SourceSpec
-from tidelog.location import Location, open_location
 
 FIRST_NS = 1_700_000_000_000_000_000
 
 
 def write(path: Path, *numbers: int, at: int = 1, mode: str = "w") -> Path:
     """Write numbers, with a date that no other write has."""
-    with path.open(mode) as file:
-        file.writelines(f'{{"n": {n}, "at": {1_000 * n}}}\n' for n in numbers)
-    os.utime(path, ns=(FIRST_NS + at * 1_000_000_000,) * 2)
+    os.utime(write_numbers(path, *numbers, mode=mode), ns=(FIRST_NS + at * 1_000_000_000,) * 2)
     return path
-
-
-async def made(folder: Path, pattern: str = "in", **asked: Any) -> Location:
-    (folder / "in").mkdir()
-    spec = SourceSpec(name="c", files=str(folder / pattern), schema="n bigint, at bigint", **asked)
-    return await make_source(folder / "lake", spec)
 
 
 @pytest.mark.parametrize("beginning", [7, 8], ids=["the same first row", "another one"])
 async def test_a_log_is_rotated_time_and_again(tmp_path: Path, beginning: int) -> None:
-    """After many rotations, no row is missing or repeated.
-
-    Each file changes its name, and each name its file.
-    """
-    await made(tmp_path)
+    """Each file changes its name, and each name its file. Each row is in once."""
+    await lake_of(tmp_path)
     log, first, second = (tmp_path / "in" / f"app.log{end}" for end in ("", ".1", ".2"))
     write(log, 7)
     await ingested(tmp_path)
@@ -68,11 +54,8 @@ async def test_a_log_is_rotated_time_and_again(tmp_path: Path, beginning: int) -
 
 
 async def test_a_log_is_rotated_out_of_the_pattern(tmp_path: Path) -> None:
-    """A new file in place of a log renamed out of the pattern is another file.
-
-    The new one has the same first row, but the renamed one still exists in the folder.
-    """
-    await made(tmp_path, "in/app.lo[g]")
+    """The new file has the same first row, but the renamed one still exists."""
+    await lake_of(tmp_path, "in/app.lo[g]")
     log = write(tmp_path / "in" / "app.log", 7)
     await ingested(tmp_path)
     log.rename(tmp_path / "in" / "app.log-20261125")
@@ -85,11 +68,8 @@ async def test_a_log_is_rotated_out_of_the_pattern(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("grows", [True, False])
 async def test_a_log_is_copied_and_truncated(tmp_path: Path, grows: bool) -> None:
-    """The copy is recognised by its name and bytes.
-
-    The ingester takes the rows that only the copy has.
-    """
-    await made(tmp_path)
+    """The copy is recognised by its name and bytes. Only its further rows are taken."""
+    await lake_of(tmp_path)
     log = write(tmp_path / "in" / "app.log", 1, 2)
     await ingested(tmp_path)
     write(log, 3, at=2, mode="a")
@@ -109,11 +89,8 @@ async def test_a_log_is_copied_and_truncated(tmp_path: Path, grows: bool) -> Non
 async def test_a_file_that_is_compressed_otherwise_is_known(
     tmp_path: Path, old: str, new: str, name: str
 ) -> None:
-    """A file compressed in another way is recognised by its text.
-
-    The ingester takes rows appended before and after the compression.
-    """
-    await made(tmp_path)
+    """Its text identifies the file. Rows appended before and after are taken."""
+    await lake_of(tmp_path)
     text = write(tmp_path / "text", 1, 2).read_bytes()
     more = write(tmp_path / "more", 3).read_bytes()
     before, after = tmp_path / "in" / f"a.jsonl{old}", tmp_path / "in" / f"{name}{new}"
@@ -133,11 +110,8 @@ async def test_a_file_that_is_compressed_otherwise_is_known(
 
 
 async def test_a_copy_with_a_rotated_name_is_reported(tmp_path: Path) -> None:
-    """A copy with a rotated name is reported.
-
-    It may be the first half of a copy and truncation, or of a compression.
-    """
-    await made(tmp_path)
+    """The copy may be the first half of a copy and truncation, or of a compression."""
+    await lake_of(tmp_path)
     log = write(tmp_path / "in" / "app.log", 1, 2)
     await ingested(tmp_path)
     shutil.copy(log, tmp_path / "in" / "app.log.1")
@@ -149,11 +123,8 @@ async def test_a_copy_with_a_rotated_name_is_reported(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_is_written_again_with_more_goes_on(tmp_path: Path) -> None:
-    """A file replaced by a longer copy of itself continues.
-
-    Rsync and editors write a temporary file and rename it. The run reports that it assumed so.
-    """
-    await made(tmp_path)
+    """Rsync and editors write a temporary file and rename it. The run reports this."""
+    await lake_of(tmp_path)
     log = write(tmp_path / "in" / "app.log", 1, 2)
     await ingested(tmp_path)
     temporary = write(tmp_path / "in" / ".app.log.Xa3f", 1, 2, 3, at=2)
@@ -168,11 +139,8 @@ async def test_a_file_that_is_written_again_with_more_goes_on(tmp_path: Path) ->
 async def test_a_file_that_moves_after_it_was_bound_stops_nothing(
     tmp_path: Path, change: str
 ) -> None:
-    """A file that moves after its binding stops nothing.
-
-    The ingester reads the bytes at their new place, and their sums prove them.
-    """
-    location = await made(tmp_path)
+    """The ingester reads the bytes at their new place, and their sums prove them."""
+    location = await lake_of(tmp_path)
     log = write(tmp_path / "in" / "app.log", 1, 2)
     assert await bind(await location.sources.ingester("c"))
     if change == "compress":
@@ -192,11 +160,8 @@ async def test_a_file_that_moves_after_it_was_bound_stops_nothing(
 async def test_a_log_that_is_rotated_while_rows_are_held_back_stops_nothing(
     tmp_path: Path,
 ) -> None:
-    """A log rotated while rows are held back stops nothing.
-
-    The held rows come first, because ranges of two files cannot share one path.
-    """
-    await made(tmp_path, time_column="at", lateness="10s")
+    """The held rows come first, because ranges of two files cannot share one path."""
+    await lake_of(tmp_path, time_column="at", lateness="10s")
     log = write(tmp_path / "in" / "app.log", 1, 2, 30)
     await ingested(tmp_path)
     log.rename(tmp_path / "in" / "app.log.1")
@@ -207,12 +172,8 @@ async def test_a_log_that_is_rotated_while_rows_are_held_back_stops_nothing(
 
 
 async def test_an_object_that_was_replaced_stops_nothing(tmp_path: Path) -> None:
-    """A replaced object stops nothing.
-
-    The ingester takes it as another object and reports it. A small moved object is reported as
-    well.
-    """
-    await made(tmp_path)
+    """The ingester reports it as another object, and a small moved one too."""
+    await lake_of(tmp_path)
     log = write(tmp_path / "in" / "app.log", 1)
     small = write(tmp_path / "in" / "b.jsonl", 5, 6)
     await ingested(tmp_path, versioned=True)
@@ -228,11 +189,8 @@ async def test_an_object_that_was_replaced_stops_nothing(tmp_path: Path) -> None
 async def test_a_file_that_is_gone_for_a_while_is_known_after_its_name_was_used(
     tmp_path: Path,
 ) -> None:
-    """A file is recognised after its return, although another file used its name.
-
-    The frontier keeps its row under a path that no file can have.
-    """
-    await made(tmp_path)
+    """The frontier keeps the file's row under a path that no file can have."""
+    await lake_of(tmp_path)
     log = write(tmp_path / "in" / "app.log", 1)
     await ingested(tmp_path)
     log.rename(tmp_path / "away")
@@ -242,7 +200,7 @@ async def test_a_file_that_is_gone_for_a_while_is_known_after_its_name_was_used(
 
     summary = await ingested(tmp_path)
     assert (summary.rows, list(summary.notes)) == (0, ["back.log"])
-    location = await open_location(str(tmp_path / "lake"))
+    location = await reopened(tmp_path)
     assert len(await (await location.sources.ingester("c")).taken(summary.upper or 0)) == 3
 
 
@@ -258,10 +216,7 @@ async def test_a_file_that_is_gone_for_a_while_is_known_after_its_name_was_used(
     ],
 )
 def test_rotated_names_are_of_one_family(name: str) -> None:
-    """All rotated names of a log are of one family.
-
-    Numbers, dates and suffixes are not part of the family's name.
-    """
+    """Numbers, dates and suffixes are not part of the family's name."""
     assert family_of(name) == "app.log"
     assert family_of("3.json") == "3.json"
 

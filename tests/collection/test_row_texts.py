@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
 import random
 import struct
-import sys
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from tidelog.collection.formats.parquet import pack_range
-from tidelog.collection.formats.row_texts import TEXT_MAX, row_texts
-from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.decode import decode_range
+from kit.decoding import decoded_parquet
+from kit.work import calls_of
+from tidelog.collection.formats.records import TEXT_MAX, row_texts
+from tidelog.collection.source.decode import DecodedRows
 
 Draw = Callable[[random.Random], Any]
 
@@ -91,10 +88,7 @@ COLUMNS: Final[dict[str, tuple[pa.DataType, Draw]]] = {
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_text_of_a_row_is_what_python_writes(seed: int) -> None:
-    """The stored text of a row equals Python's.
-
-    Stored texts must not depend on how the code writes them.
-    """
+    """Stored texts must not depend on how the code writes them."""
     draw = random.Random(seed)
     count = draw.choice([1, 7, 400])
     nulls = draw.choice([0.0, 0.2, 1.0])
@@ -112,10 +106,7 @@ def test_the_text_of_a_row_is_what_python_writes(seed: int) -> None:
 
 
 def test_a_long_text_is_cut_where_python_would_cut_it() -> None:
-    """A long text is cut where Python would cut it.
-
-    A row of many megabytes must not be written whole.
-    """
+    """A row of many megabytes must not be written whole."""
     texts = ["x" * 9_000, "é" * 5_000, "'" + "x" * 5_000, "x" * 4_080, "x" * 5_000 + "'"]
     table = pa.table({"a": texts, "b": texts[::-1], "n": range(5)})
 
@@ -129,10 +120,7 @@ def test_rows_without_texts_have_none() -> None:
 
 @pytest.mark.parametrize("fault", ["a fraction", "an amount", "no text"])
 def test_the_calls_of_python_do_not_grow_with_the_bad_rows_of_parquet(fault: str) -> None:
-    """The number of Python calls does not grow with the number of bad rows.
-
-    If nine in ten rows are bad, one call for each would take longer than all good rows.
-    """
+    """If nine in ten rows are bad, one call for each would take longer than all good rows."""
 
     def calls(rows: int) -> int:
         bad = [n % 10 > 0 for n in range(rows)]
@@ -147,30 +135,14 @@ def test_the_calls_of_python_do_not_grow_with_the_bad_rows_of_parquet(fault: str
                 ),
             }
         )
-        sink = io.BytesIO()
-        pq.write_table(table, sink)
-        file = sink.getvalue()
-        footer = file[-int.from_bytes(file[-8:-4], "little") - 8 :]
-        data = pack_range(footer, file[4 : len(file) - len(footer)])
         columns: dict[str, pa.DataType] = {
             "id": pa.int64(),
             "user": pa.string(),
             "amount": pa.decimal128(10, 2),
         }
-        wanted = pa.schema(columns)
-        found = FileRange(path="p", start=0, limit=len(file))
-        count = 0
-
-        def counted(*_: object) -> None:
-            nonlocal count
-            count += 1
-
-        sys.setprofile(counted)
-        try:
-            errors = decode_range(data, found, wanted, format="parquet").errors
-        finally:
-            sys.setprofile(None)
-        assert errors.num_rows == sum(bad)
+        found: list[DecodedRows] = []
+        count = calls_of(lambda: found.append(decoded_parquet(table, pa.schema(columns))))
+        assert found[0].errors.num_rows == sum(bad)
         return count
 
     calls(10)

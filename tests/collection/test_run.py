@@ -20,7 +20,7 @@ from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
-from tidelog.testing.faulty import NO_FAULT, Fault, Faulty, Request
+from tidelog.testing.faulty import NO_FAULT, Fault, FaultyStore, Request
 
 SECOND = 1_000_000
 Toss = Callable[[Request], Fault]
@@ -34,7 +34,7 @@ class Place:
         self.timed = timed
         self.clock = SwiftClock()
         self.toss: Toss = lambda request: NO_FAULT
-        self.store = Faulty(MemoryStore(name="memory://"), toss=self._toss)
+        self.store = FaultyStore(MemoryStore(name="memory://"), toss=self._toss)
         self.told: list[RunProgress] = []
         self.write("1.jsonl", 1, 2, 3)
 
@@ -80,10 +80,7 @@ class Place:
 
 
 async def test_a_run_ends_at_the_head_of_its_start(tmp_path: Path) -> None:
-    """A run ends at the head that it found at its start.
-
-    Files that arrive later belong to the next run. Otherwise a busy source would never finish.
-    """
+    """Files that arrive later are for the next run, or a busy source would never finish."""
     place = Place(tmp_path)
 
     ingester = await place.ingester()
@@ -120,10 +117,7 @@ async def test_an_idle_run_by_the_clock_ticks_once(tmp_path: Path) -> None:
 
 
 async def test_a_binding_that_another_left_is_finished_first(tmp_path: Path) -> None:
-    """A run first completes the binding that another ingester left.
-
-    That binding is empty. Then the run takes the rows of the head.
-    """
+    """The binding of the other ingester is empty. Then the run takes the rows of the head."""
     place = Place(tmp_path, timed=False)
 
     (tmp_path / "1.jsonl").rename(tmp_path / "later")
@@ -143,10 +137,7 @@ async def test_a_binding_that_another_left_is_finished_first(tmp_path: Path) -> 
 
 
 async def test_who_follows_an_idle_source_writes_once_a_heartbeat(tmp_path: Path) -> None:
-    """With `follow`, an idle source ticks once per heartbeat.
-
-    An idle tick costs a put per shard.
-    """
+    """An idle tick costs a put per shard, so `follow` ticks once per heartbeat."""
     place = Place(tmp_path, timed=False)
     ingester = await place.ingester(bytes_max=1_000)
     begun_us = place.clock.monotonic_us()
@@ -207,10 +198,7 @@ async def test_a_store_that_hiccups_is_waited_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("follow", [False, True])
 async def test_a_store_that_stays_away(tmp_path: Path, follow: bool) -> None:
-    """A single run gives up after some tries with the store's error.
-
-    A run with `follow` never does.
-    """
+    """A single run gives up after some tries. A run with `follow` never does."""
     place = Place(tmp_path)
     stopped = 20
 
@@ -317,10 +305,7 @@ async def test_health_is_told_while_a_run_goes_on(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_waits_is_seen_to_be_alive(tmp_path: Path) -> None:
-    """A waiting run keeps writing its status.
-
-    A source may be idle for days, and must look different from one whose run was killed.
-    """
+    """A source may be idle for days. Its status must differ from that of a killed run."""
     place = Place(tmp_path)
 
     ingester = await place.ingester()
@@ -341,7 +326,7 @@ async def test_a_run_that_waits_is_seen_to_be_alive(tmp_path: Path) -> None:
     assert (told_at[0], len(told_at)) == (0, 5)
 
 
-async def test_health_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
+async def test_a_failed_write_of_the_status_does_not_stop_the_run(tmp_path: Path) -> None:
     """A failure to write the status does not stop the run."""
     place = Place(tmp_path)
     place.toss = lambda r: Fault(happened=not r.key.startswith("status/"))
@@ -371,10 +356,7 @@ async def test_status_of_a_source_that_cannot_be_asked(
 
 
 def test_health_survives_its_bytes_and_garbage_is_none() -> None:
-    """A status survives its bytes, and unreadable bytes are no status.
-
-    The status object is a hint, so they are no error.
-    """
+    """The status object is a hint, so unreadable bytes are no error."""
     health = Health(
         engine="local",
         started_us=1,

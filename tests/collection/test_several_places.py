@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from kit.sources import ingested, make_source, numbers, run_once
-from tidelog.collection.spec_types import SourceSpec
+from kit.sources import (
+    ingested,
+    lake_of,
+    numbers,
+    reopened,
+    run_once,
+    table_of,
+)
 from tidelog.errors import UsageError
-from tidelog.location import Location, open_location
 
 
 def write(path: Path, *rows: str) -> None:
@@ -22,22 +27,13 @@ async def taken(folder: Path) -> list[int]:
     return await numbers(folder)
 
 
-async def source_of(folder: Path, *places: str, **asked: str) -> Location:
-    files = tuple(str(folder / one) for one in places)
-    spec = SourceSpec(name="c", files=files, schema="n bigint, at bigint", **asked)  # type: ignore[arg-type]
-    return await make_source(folder / "lake", spec)
-
-
 async def test_files_of_all_places_are_taken_once(tmp_path: Path) -> None:
-    """Each file of each place is taken once.
-
-    Two patterns may match one file. The second place must not be ignored.
-    """
+    """Two patterns may match one file. The second place must not be ignored."""
     write(tmp_path / "a" / "1.jsonl", '{"n": 1}')
     write(tmp_path / "b" / "deep" / "2.jsonl", '{"n": 2}')
     write(tmp_path / "b" / "2.csv", "no json")
     write(tmp_path / "other" / "3.jsonl", '{"n": 3}')
-    await source_of(tmp_path, "a", "a/*.jsonl", "b/**/*.jsonl")
+    await lake_of(tmp_path, "a", "a/*.jsonl", "b/**/*.jsonl")
     assert await taken(tmp_path) == [1, 2]
     write(tmp_path / "a" / "4.jsonl", '{"n": 4}')
     write(tmp_path / "b" / "5.jsonl", '{"n": 5}')
@@ -45,14 +41,10 @@ async def test_files_of_all_places_are_taken_once(tmp_path: Path) -> None:
 
 
 async def test_a_file_moved_from_place_to_place_is_known_again(tmp_path: Path) -> None:
-    """A file that moves between two places is recognised.
-
-    An inbox and an archive may be two places of one source.
-    """
+    """An inbox and an archive may be two places of one source."""
     write(tmp_path / "inbox" / "1.jsonl", '{"n": 1}', '{"n": 2}')
-    await source_of(tmp_path, "inbox", "done")
+    await lake_of(tmp_path, "inbox", "done")
     assert await taken(tmp_path) == [1, 2]
-    (tmp_path / "done").mkdir()
     (tmp_path / "inbox" / "1.jsonl").rename(tmp_path / "done" / "1.jsonl")
     assert await taken(tmp_path) == [1, 2]
 
@@ -61,37 +53,31 @@ async def test_times_of_the_data_are_cut_across_places(tmp_path: Path) -> None:
     """The upper follows the newest time of all places. Ticks end between times of all places."""
     write(tmp_path / "a" / "1.jsonl", *(f'{{"n": {n}, "at": {n}}}' for n in range(0, 100, 2)))
     write(tmp_path / "b" / "1.jsonl", *(f'{{"n": {n}, "at": {n}}}' for n in range(1, 100, 2)))
-    location = await source_of(tmp_path, "a", "b", time_column="at")
+    location = await lake_of(tmp_path, "a", "b", time_column="at")
     summary = await run_once(await location.sources.ingester("c"))
     assert (summary.rows, summary.late) == (100, 0)
-    found = await (await location.collection("c")).consolidated(as_of=49)
+    found = await table_of(location, as_of=49)
     assert sorted(found.column("n").to_numpy()) == list(range(50))
 
 
 async def test_folders_that_are_named_are_read_whatever_they_are_called(tmp_path: Path) -> None:
-    """A folder that the user names is read, whatever its name is.
-
-    Tools use such names for their own folders.
-    """
+    """Tools use such names for their own folders, which users do not name."""
     write(tmp_path / "_new" / "1.jsonl", '{"n": 1}')
     write(tmp_path / "_new" / "_temporary" / "2.jsonl", '{"n": 2}')
     write(tmp_path / "old" / "3.jsonl", '{"n": 3}')
-    await source_of(tmp_path, "_new", "old")
+    await lake_of(tmp_path, "_new", "old")
     assert await taken(tmp_path) == [1, 3]
 
 
 async def test_the_catalog_has_what_it_was_given(tmp_path: Path) -> None:
     """Another process reads the source's places from the catalog."""
-    await source_of(tmp_path, "a", "b/*.jsonl")
-    info, _ = await (await open_location(str(tmp_path / "lake"))).sources.find("c")
+    await lake_of(tmp_path, "a", "b/*.jsonl")
+    info, _ = await (await reopened(tmp_path)).sources.find("c")
     assert info.patterns == ("a/**", "b/*.jsonl")
     assert info.url == f"file://{tmp_path}"
 
 
 async def test_no_place_may_hold_the_location(tmp_path: Path) -> None:
-    """A place that contains the location is refused.
-
-    The source would ingest the objects that its own ingester writes.
-    """
+    """The source would ingest the objects that its own ingester writes."""
     with pytest.raises(UsageError, match="in the source's folder"):
-        await source_of(tmp_path, "a", "lake")
+        await lake_of(tmp_path, "a", "lake")

@@ -6,62 +6,31 @@ from pathlib import Path
 
 import pytest
 
-from kit.sources import contents as contents_of
-from kit.sources import ingested, make_source
-from tidelog.collection.ingest.ingest import Ingester
+from kit.sources import bound, contents_in, ingested, lake_of, write_numbers
 from tidelog.collection.ingest.status import source_status
 from tidelog.collection.source.binding import Binding
-from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import DataDiffers, GoneError, SourceRewritten, UsageError
-from tidelog.location import Location, open_location
-
-
-def write(folder: Path, name: str, *numbers: int) -> Path:
-    path = folder / name
-    path.write_text("".join(f'{{"n": {n}}}\n' for n in numbers))
-    return path
+from tidelog.location import Location
 
 
 async def made(folder: Path, *, shards: int = 1) -> Location:
-    spec = SourceSpec(
-        name="c", files=str(folder / "*.jsonl"), schema="n bigint", key=("n",), envelope="upsert",
-        shards=shards,
-    )  # fmt: skip
-    return await make_source(folder / "lake", spec)
-
-
-async def contents(folder: Path, name: str = "c") -> list[str]:
-    location = await open_location(str(folder / "lake"))
-    return await contents_of(location, name)
-
-
-async def bound(location: Location) -> tuple[Ingester, Binding]:
-    """Bind everything available, without computing it."""
-    ingester = await location.sources.ingester("c")
-    plan = await ingester.plan(await ingester.source.head(), 0)
-    assert plan is not None
-    await ingester._mint(plan, 0, 1_000)
-    binding = await ingester.pending()
-    assert binding is not None
-    return ingester, binding
+    given = {"schema": "n bigint", "key": ("n",), "envelope": "upsert", "shards": shards}
+    return await lake_of(folder, "*.jsonl", **given)
 
 
 @pytest.mark.parametrize("spoil", ["gone", "changed"])
 async def test_a_binding_whose_file_is_gone_or_changed_is_finished_without_it(
     tmp_path: Path, spoil: str
 ) -> None:
-    """A binding completes without a skipped file that is gone or changed.
-
-    The error names the command. The other files' rows are ingested, and the range is one bad row.
-    """
-    write(tmp_path, "a.jsonl", 1, 2)
-    write(tmp_path, "b c.jsonl", 3)
+    """The error names the command. The range is one bad row, and other files are rows."""
+    write_numbers(tmp_path / "a.jsonl", 1, 2)
+    write_numbers(tmp_path / "b c.jsonl", 3)
     location = await made(tmp_path)
     await bound(location)
     if spoil == "gone":
         (tmp_path / "b c.jsonl").unlink()
     else:
-        write(tmp_path, "b c.jsonl", 4)
+        write_numbers(tmp_path / "b c.jsonl", 4)
     with pytest.raises((GoneError, SourceRewritten), match=r"source skip c 'b c\.jsonl'$"):
         await ingested(tmp_path)
     with pytest.raises(UsageError, match="does not block the source"):
@@ -70,13 +39,13 @@ async def test_a_binding_whose_file_is_gone_or_changed_is_finished_without_it(
     await location.sources.skip_file("c", "b c.jsonl")
     summary = await ingested(tmp_path)
     assert (summary.rows, summary.bad, summary.left_bytes) == (2, 1, 0)
-    assert await contents(tmp_path) == ["{'n': 1}", "{'n': 2}"]
-    (bad,) = await contents(tmp_path, "c_errors")
+    assert await contents_in(tmp_path) == ["{'n': 1}", "{'n': 2}"]
+    (bad,) = await contents_in(tmp_path, "c_errors")
     assert "'b c.jsonl'" in bad
     assert "'tidelog source skip'" in bad
     # A later file of the same name is another file.
-    write(tmp_path, "b c.jsonl", 5, 6)
-    write(tmp_path, "d.jsonl", 7)
+    write_numbers(tmp_path / "b c.jsonl", 5, 6)
+    write_numbers(tmp_path / "d.jsonl", 7)
     assert (await ingested(tmp_path)).rows == 3
     with pytest.raises(UsageError, match="is already skipped"):
         await location.sources.skip_file("c", "b c.jsonl")
@@ -86,44 +55,41 @@ async def test_a_binding_whose_file_is_gone_or_changed_is_finished_without_it(
 
 
 async def test_a_rewritten_file_stops_nothing(tmp_path: Path) -> None:
-    """A rewritten file stops nothing, and its committed rows stay.
-
-    The ingester takes the file as another one, and reports that.
-    """
-    write(tmp_path, "a.jsonl", 1, 2)
+    """The committed rows stay. The ingester reports the new file as another one."""
+    write_numbers(tmp_path / "a.jsonl", 1, 2)
     location = await made(tmp_path)
     await ingested(tmp_path)
-    write(tmp_path, "a.jsonl", 3, 4, 5)
-    write(tmp_path, "b.jsonl", 6)
+    write_numbers(tmp_path / "a.jsonl", 3, 4, 5)
+    write_numbers(tmp_path / "b.jsonl", 6)
 
     summary = await ingested(tmp_path)
     assert (summary.rows, summary.bad, summary.left_bytes) == (4, 0, 0)
     assert "rows that both files have occur twice" in summary.notes["a.jsonl"]
     with pytest.raises(UsageError, match="cannot be skipped"):
         await location.sources.skip_file("c", "a.jsonl")
-    assert await contents(tmp_path) == [f"{{'n': {n}}}" for n in range(1, 7)]
+    assert await contents_in(tmp_path) == [f"{{'n': {n}}}" for n in range(1, 7)]
 
 
 async def test_a_skip_of_an_older_version_skips_the_name(tmp_path: Path) -> None:
     """The catalog of an older version stores only a path, and it skips that name permanently."""
-    write(tmp_path, "a.jsonl", 1)
+    write_numbers(tmp_path / "a.jsonl", 1)
     location = await made(tmp_path)
     await ingested(tmp_path)
     await location.controller.skip_files("c", ["b.jsonl"])
-    write(tmp_path, "b.jsonl", 2)
+    write_numbers(tmp_path / "b.jsonl", 2)
 
     assert (await ingested(tmp_path)).rows == 0
     assert list((await source_status(await location.sources.ingester("c"))).skipped) == ["b.jsonl"]
 
 
-async def test_what_stands_in_nobodys_way_is_not_skipped(tmp_path: Path) -> None:
+async def test_a_file_that_blocks_nothing_cannot_be_skipped(tmp_path: Path) -> None:
     """A file that blocks nothing gets one message, whether new, waiting, deleted or unknown."""
-    write(tmp_path, "a.jsonl", 1)
-    write(tmp_path, "gone.jsonl", 2)
+    write_numbers(tmp_path / "a.jsonl", 1)
+    write_numbers(tmp_path / "gone.jsonl", 2)
     location = await made(tmp_path)
     await ingested(tmp_path)
     (tmp_path / "gone.jsonl").unlink()
-    write(tmp_path, "new.jsonl", 3)
+    write_numbers(tmp_path / "new.jsonl", 3)
     (tmp_path / "torn.jsonl").write_text('{"n":')
 
     for name in ("a.jsonl", "gone.jsonl", "new.jsonl", "torn.jsonl", "none.jsonl"):
@@ -133,11 +99,8 @@ async def test_what_stands_in_nobodys_way_is_not_skipped(tmp_path: Path) -> None
 
 
 async def test_an_ingester_that_had_the_file_is_no_error(tmp_path: Path) -> None:
-    """An ingester that read the file before the skip raises no error.
-
-    It computes other rows than an ingester that skipped the file. The first commit wins.
-    """
-    write(tmp_path, "a.jsonl", 1)
+    """The two ingesters compute other rows, and the first commit wins."""
+    write_numbers(tmp_path / "a.jsonl", 1)
     location = await made(tmp_path, shards=2)
     early, binding = await bound(location)
     computed = await early._compute(binding)
@@ -148,19 +111,16 @@ async def test_an_ingester_that_had_the_file_is_no_error(tmp_path: Path) -> None
     won, unchecked, _ = await early._commit(binding, computed)
     assert won == 0
     assert unchecked
-    assert await contents(tmp_path) == []
+    assert await contents_in(tmp_path) == []
 
 
 async def test_other_data_without_a_skipped_file_is_still_an_error(tmp_path: Path) -> None:
-    """Without a skip, other rows for one binding raise an error.
-
-    Otherwise two versions of the code could compute differently without an error.
-    """
-    write(tmp_path, "a.jsonl", 1)
+    """Two versions of the code could otherwise compute differently without an error."""
+    write_numbers(tmp_path / "a.jsonl", 1)
     location = await made(tmp_path)
     early, binding = await bound(location)
     await ingested(tmp_path)
-    write(tmp_path, "other.jsonl", 2)
+    write_numbers(tmp_path / "other.jsonl", 2)
     other = await location.sources.ingester("c")
     plan = await other.plan(await other.source.head(), other.upper.time)
     assert plan is not None
@@ -171,15 +131,12 @@ async def test_other_data_without_a_skipped_file_is_still_an_error(tmp_path: Pat
 
 
 async def test_a_file_that_only_has_another_name_cannot_be_skipped(tmp_path: Path) -> None:
-    """A file that only has another name cannot be skipped.
-
-    The binding of the new name is never read, because the rows are in. No ingester waits for it.
-    """
-    first = write(tmp_path, "a.jsonl", 1, 2)
+    """The rows are in, so no ingester reads the binding of the new name."""
+    first = write_numbers(tmp_path / "a.jsonl", 1, 2)
     location = await made(tmp_path)
     await ingested(tmp_path)
     first.rename(tmp_path / "b.jsonl")
-    write(tmp_path, "c.jsonl", 3)
+    write_numbers(tmp_path / "c.jsonl", 3)
     ingester = await location.sources.ingester("c")
     lower = ingester.upper.time
     plan = await ingester.plan(await ingester.source.head(), lower)
@@ -191,4 +148,4 @@ async def test_a_file_that_only_has_another_name_cannot_be_skipped(tmp_path: Pat
     with pytest.raises(UsageError, match="does not block the source"):
         await location.sources.skip_file("c", "b.jsonl")
     await ingested(tmp_path)
-    assert await contents(tmp_path) == ["{'n': 1}", "{'n': 2}", "{'n': 3}"]
+    assert await contents_in(tmp_path) == ["{'n': 1}", "{'n': 2}", "{'n': 3}"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 
 import pyarrow as pa
 import pyarrow.json as pj
@@ -11,11 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kit.decoding import decoded
+from kit.work import calls_of
 from tidelog.collection.formats.json.doubt import FaultFinder, overflows
 from tidelog.collection.formats.lines import are_text
 from tidelog.collection.formats.types import json_wire
-from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.decode import decode_range
 
 COLUMNS: dict[str, pa.DataType] = {
     "i": pa.int64(),
@@ -61,10 +60,7 @@ def is_taken(line: bytes) -> bool:
 @example('{"i": 1, "i": 2}', "")
 @example('{"f": Inf, "i": 1}', "")
 def test_a_fault_that_is_sure_is_one_for_the_reader(text: str, more: str) -> None:
-    """Arrow's reader refuses each line that has a certain fault.
-
-    Otherwise a row that is good on its own would be bad because of its neighbours.
-    """
+    """A good row would otherwise be bad because of its neighbours."""
     line = (text + more).encode()
 
     if FaultFinder(WANTED, WIRE).find(line).is_sure:
@@ -80,8 +76,7 @@ def test_what_becomes_of_a_line_does_not_depend_on_how_many_are_bad(name: str, v
     if not are_text(line, pa.array([len(line)]).to_numpy())[0]:
         return
     alone, among = (
-        decode_range(data, FileRange(path="p", start=0, limit=len(data)), WANTED, format="json")
-        for data in (line + b"\n", (line + b"\n" + good + b"\n") * count)
+        decoded(data, WANTED) for data in (line + b"\n", (line + b"\n" + good + b"\n") * count)
     )
 
     assert among.errors.num_rows == alone.errors.num_rows * count
@@ -105,10 +100,7 @@ def test_what_becomes_of_a_line_does_not_depend_on_how_many_are_bad(name: str, v
 def test_many_bad_lines_cost_few_calls_of_the_reader(
     bad: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many bad lines cost few calls of the reader.
-
-    A call takes as long as a thousand good lines, and half of the lines may be bad.
-    """
+    """A call takes as long as a thousand good lines, and half of the lines may be bad."""
     calls: list[int] = []
     read = pj.read_json
 
@@ -118,30 +110,17 @@ def test_many_bad_lines_cost_few_calls_of_the_reader(
 
     monkeypatch.setattr(pj, "read_json", counting)
     data = f'{bad}\n{{"i": 1}}\n'.encode() * 500
-    found = FileRange(path="p", start=0, limit=len(data))
 
-    assert decode_range(data, found, WANTED, format="json").errors.num_rows == 500
+    assert decoded(data, WANTED).errors.num_rows == 500
     assert len(calls) <= 20
 
 
 @pytest.mark.parametrize("bad", ['{"i": 1, "i": 1}', '{"i": 1, "d": "1.255"}', '{"i": "x"}'])
 def test_many_bad_lines_cost_few_calls_each(bad: str) -> None:
     """A file of mostly bad lines takes a small multiple of the time of a good one."""
-    count, calls = 1_000, 0
+    count = 1_000
     text = '{"i": 1, "t": "x", "f": 1.5, "b": true, "u": 2}'.replace('"i": 1', bad[1:-1])
     data = (text + "\n").encode() * count
+    assert decoded(data, WANTED).errors.num_rows == count
 
-    def note(_frame: object, event: str, _argument: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(note)
-    try:
-        records = decode_range(
-            data, FileRange(path="p", start=0, limit=len(data)), WANTED, format="json"
-        )
-    finally:
-        sys.setprofile(None)
-
-    assert records.errors.num_rows == count
-    assert calls < 45 * count
+    assert calls_of(lambda: decoded(data, WANTED)) < 100 * count

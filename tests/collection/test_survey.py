@@ -16,21 +16,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.clocks import SwiftClock
-from kit.sources import SCHEMA, changes, make_source, rows_of, run_once, write_files
-from tidelog.collection.catalog.catalog import SourceInfo
+from kit.decoding import info_of
+from kit.sources import changes, changes_spec, make_source, rows_of, run_once, write_files
 from tidelog.collection.ingest.engine import survey_here
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import decode_range
 from tidelog.collection.source.files import FilesSource
-from tidelog.collection.source.generations import former_path
+from tidelog.collection.source.moves import former_path
 from tidelog.collection.source.port import SurveyResult
 from tidelog.collection.source.survey_result import SurveyJob
-from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import SourceRewritten
 from tidelog.persist.format.schema import shard_schema
+from tidelog.store.keys import is_version
 from tidelog.store.memory import MemoryStore
-from tidelog.store.port import is_version
-from tidelog.store.wrappers.metered import Metered
+from tidelog.store.wrappers.metered import MeteringStore
 
 SCHEMA_OF_LINES = shard_schema(pa.schema([("n", pa.int64())]), key=[])
 FAR = 10**9
@@ -47,17 +46,14 @@ class Lake:
 
     def __post_init__(self) -> None:
         self.inner = MemoryStore(name="memory://")
-        self.store = Metered(self.inner, clock=self.clock)
+        self.store = MeteringStore(self.inner, clock=self.clock)
         self.source = self.opened()
 
     def opened(self) -> FilesSource:
-        info = SourceInfo(
-            id="s", name="s", rendition="r", url="memory://u", patterns=("**",), format=self.format
-        )
         return FilesSource(
             store=self.store,
             clock=self.clock,
-            info=info,
+            info=info_of(format=self.format),
             schema=SCHEMA_OF_LINES,
             is_versioned=self.is_versioned,
             block_bytes=self.block_bytes,
@@ -178,10 +174,7 @@ async def test_objects_with_versions_are_bound_by_their_listing_alone() -> None:
 
 
 async def test_an_object_that_was_replaced_after_it_was_bound_is_an_error() -> None:
-    """An object replaced after its binding raises an error.
-
-    The bytes may look alike, but they are not the bound ones.
-    """
+    """The bytes may look alike, but they are not the bound ones."""
     lake = Lake()
     await lake.store.put("a", lines_of(range(9), [5]))
     (found,) = await lake.ranges()
@@ -201,10 +194,7 @@ async def test_an_object_that_was_replaced_after_it_was_bound_is_an_error() -> N
 
 
 async def test_a_listing_that_is_older_than_a_binding_takes_nothing() -> None:
-    """A listing older than a binding takes nothing.
-
-    Another ingester listed later, and took an object replaced in between.
-    """
+    """Another ingester listed later, and took an object replaced in between."""
     lake = Lake()
     await lake.store.put("a", lines_of(range(3), [5]))
     old = await lake.source.head()
@@ -236,10 +226,7 @@ async def test_who_reads_a_piece_checks_its_blocks_and_asks_for_no_others() -> N
 
 
 async def test_a_file_that_grew_costs_its_last_blocks_and_not_all_that_was_taken() -> None:
-    """A look at a grown file reads only its last blocks.
-
-    A growing file is looked at each second. A replaced file is distinguished from a grown one.
-    """
+    """The ingester looks at a growing file each second. A replaced file is another one."""
     lake = Lake(is_versioned=False)
     data = lines_of(range(2_000), [5])
     await lake.store.put("a", data)
@@ -307,23 +294,12 @@ async def test_an_object_that_cannot_be_read_though_it_is_bound_is_one_bad_row()
 async def test_contents_do_not_depend_on_blocks_pieces_or_proofs(
     tmp_path: Path, format: str
 ) -> None:
-    """The contents do not depend on blocks, pieces or proofs.
-
-    Otherwise two ingesters with other settings would block each other.
-    """
+    """Two ingesters with other settings would otherwise block each other."""
     files = write_files(tmp_path / "in", format, changes(60))
     kinds = [(1 << 20, 1 << 24, False, 2_000), (16, 64, False, 700), (64, 64, True, 1_500)]
     seen = []
     for number, (block_bytes, piece_bytes, is_versioned, bytes_max) in enumerate(kinds):
-        spec = SourceSpec(
-            name="c",
-            files=files,
-            format=format,
-            envelope="upsert",
-            key=("k",),
-            time_column="at",
-            schema=SCHEMA,
-        )
+        spec = changes_spec(files, format=format)
         location = await make_source(tmp_path / str(number), spec)
         ingester = await location.sources.ingester("c", bytes_max=bytes_max)
         assert isinstance(ingester.source, FilesSource)
@@ -353,8 +329,5 @@ async def test_contents_do_not_depend_on_blocks_pieces_or_proofs(
 def test_versions_are_compared_as_far_as_a_listing_tells_them(
     one: str, other: str, same: bool
 ) -> None:
-    """Versions are compared only by the fields that a listing has.
-
-    Google Cloud Storage lists objects without their generation number.
-    """
+    """Google Cloud Storage lists objects without their generation number."""
     assert is_version(one, other) is same

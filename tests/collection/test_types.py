@@ -64,10 +64,7 @@ def test_a_schema_is_names_and_types() -> None:
     ],
 )
 def test_what_is_no_schema_is_refused(text: str) -> None:
-    """A text that is not a schema is refused.
-
-    Only names and types reach DuckDB, and only types that a shard can store.
-    """
+    """Only names and types reach DuckDB, and only types that a shard can store."""
     with pytest.raises(UsageError):
         shard_schema(parse_schema(text))
 
@@ -326,10 +323,7 @@ def test_text_is_its_bytes_in_a_column_of_bytes(nested: bool) -> None:
 def test_many_values_that_do_not_fit_cost_few_casts(
     good: pa.Array[Any], bad: pa.Array[Any], wanted: pa.DataType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many bad values cost few casts.
-
-    A cast takes as long as thousands of values, and half of a column may not fit.
-    """
+    """A cast takes as long as thousands of values, and half of a column may not fit."""
     casts_done: list[int] = []
     cast = casts._cast
 

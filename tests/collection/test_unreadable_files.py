@@ -8,6 +8,7 @@ import gzip
 import lzma
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,10 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 import pytest
 
-from kit.sources import ingest_files, make_source
+from kit.sources import ingest_files, lake_of, table_of
 from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import UsageError
-from tidelog.location import Location
 
 
 class _Keys(pe.KmsClient):
@@ -36,6 +36,9 @@ class _Keys(pe.KmsClient):
         return base64.b64decode(wrapped_key)
 
 
+location_of = partial(lake_of, schema="n bigint, x text")
+
+
 def write_encrypted(path: Path, *, plain_footer: bool) -> None:
     table = pa.table({"n": [1, 2], "x": ["a", "b"]})
     settings = pe.EncryptionConfiguration(
@@ -48,20 +51,11 @@ def write_encrypted(path: Path, *, plain_footer: bool) -> None:
         writer.write_table(table)
 
 
-async def location_of(folder: Path, *, format: str, schema: str = "n bigint, x text") -> Location:
-    (folder / "in").mkdir()
-    spec = SourceSpec(name="c", files=str(folder / "in"), format=format, schema=schema)
-    return await make_source(folder / "lake", spec)
-
-
 @pytest.mark.parametrize("plain_footer", [False, True])
 async def test_an_encrypted_parquet_file_is_named_as_one(
     tmp_path: Path, plain_footer: bool
 ) -> None:
-    """An encrypted Parquet file is reported as encrypted.
-
-    With a plain footer, Arrow aborts the process on a read of an encrypted column.
-    """
+    """With a plain footer, Arrow aborts the process on a read of an encrypted column."""
     location = await location_of(tmp_path, format="parquet")
     write_encrypted(tmp_path / "in" / "a.parquet", plain_footer=plain_footer)
     pq.write_table(pa.table({"n": [3], "x": ["c"]}), tmp_path / "in" / "b.parquet")
@@ -71,9 +65,7 @@ async def test_an_encrypted_parquet_file_is_named_as_one(
     assert (done.rows, done.bad) == (1, 0)
     assert "is encrypted" in done.waiting["a.parquet"]
     with pytest.raises(UsageError, match="is encrypted"):
-        await location.sources.create(
-            SourceSpec(name="d", files=str(tmp_path / "in"), format="parquet")
-        )
+        await location.sources.create(SourceSpec(name="d", files=tmp_path / "in", format="parquet"))
 
 
 def write_wide_integers(path: Path) -> None:
@@ -88,10 +80,7 @@ def write_wide_integers(path: Path) -> None:
 
 
 async def test_a_parquet_file_of_an_unknown_type_is_named_with_the_type(tmp_path: Path) -> None:
-    """The report of a Parquet file of an unknown type names the type.
-
-    Arrow's own error names no remedy, and looks like a defect of tidelog.
-    """
+    """Arrow's own error names no remedy, and looks like a defect of tidelog."""
     location = await location_of(tmp_path, format="parquet")
     write_wide_integers(tmp_path / "in" / "a.parquet")
     pq.write_table(pa.table({"n": [3], "x": ["c"]}), tmp_path / "in" / "b.parquet")
@@ -102,9 +91,7 @@ async def test_a_parquet_file_of_an_unknown_type_is_named_with_the_type(tmp_path
     cause = r"a type that cannot be read \(Integers with more than 64 bits.*write"
     assert re.search(cause, done.waiting["a.parquet"])
     with pytest.raises(UsageError, match=cause):
-        await location.sources.create(
-            SourceSpec(name="d", files=str(tmp_path / "in"), format="parquet")
-        )
+        await location.sources.create(SourceSpec(name="d", files=tmp_path / "in", format="parquet"))
 
 
 async def waits(folder: Path, table: pa.Table, **more: Any) -> Summary:
@@ -117,10 +104,7 @@ async def waits(folder: Path, table: pa.Table, **more: Any) -> Summary:
 async def test_a_parquet_file_without_any_known_column_waits(
     tmp_path: Path, versioned: bool
 ) -> None:
-    """A Parquet file without any known column waits.
-
-    Each row would contain only nulls, so the ingester reports the file and its columns.
-    """
+    """Each row would contain only nulls, so the ingester reports the file and its columns."""
     table = pa.table({"N": [6, 7], "X": ["p", "q"]})
 
     done = await waits(tmp_path, table, versioned=versioned)
@@ -133,10 +117,7 @@ async def test_a_parquet_file_without_any_known_column_waits(
 async def test_a_parquet_file_with_one_known_column_or_no_rows_is_taken(
     tmp_path: Path, rows: int
 ) -> None:
-    """A Parquet file with one known column or without rows is taken.
-
-    A column added later is null in earlier files. A file without rows loses none.
-    """
+    """A column added later is null in earlier files. A file without rows loses none."""
     table = pa.table({"y": [1] * rows, "x": ["p"] * rows}) if rows else pa.table({"y": [1][:0]})
 
     done = await waits(tmp_path, table)
@@ -163,10 +144,7 @@ FOREIGN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 async def test_a_csv_file_of_another_kind_waits_with_the_real_cause(
     tmp_path: Path, kind: str, packed: bool, versioned: bool
 ) -> None:
-    """A csv file that is really of another kind waits, and no row is lost.
-
-    The message states the cause. It does not suggest ``--final``, which would not help.
-    """
+    """The message states the cause. It does not suggest ``--final``, which would not help."""
     change, why = FOREIGN[kind]
     location = await location_of(tmp_path, format="csv")
     name = "a.csv.gz" if packed else "a.csv"
@@ -186,10 +164,7 @@ async def test_a_csv_file_of_another_kind_waits_with_the_real_cause(
 async def test_a_json_file_of_another_kind_waits_with_the_real_cause(
     tmp_path: Path, kind: str, final: bool
 ) -> None:
-    """A json file that is really of another kind waits.
-
-    The ingester does not split such a file into bad rows, which would hide the cause.
-    """
+    """The ingester does not split such a file into bad rows, which would hide the cause."""
     change, why = FOREIGN[kind]
     location = await location_of(tmp_path, format="json")
     (tmp_path / "in" / "a.jsonl").write_bytes(change(JSON))
@@ -207,17 +182,12 @@ async def test_a_json_file_of_another_kind_waits_with_the_real_cause(
 async def test_no_schema_is_inferred_from_a_file_of_another_kind(
     tmp_path: Path, kind: str, format: str
 ) -> None:
-    """No schema is inferred from a file of another kind.
-
-    The error states the cause, not the parser's view of the bytes.
-    """
+    """The error states the cause, not the parser's view of the bytes."""
     change, why = FOREIGN[kind]
     (tmp_path / "a.txt").write_bytes(change(JSON if format == "json" else CSV))
 
     with pytest.raises(UsageError, match=why):
-        await make_source(
-            tmp_path / "lake", SourceSpec(name="c", files=str(tmp_path / "*.txt"), format=format)
-        )
+        await lake_of(tmp_path, "*.txt", format=format, schema=None)
 
 
 @pytest.mark.parametrize(
@@ -244,13 +214,12 @@ async def test_a_line_that_is_no_object_is_a_bad_row_of_a_source_whose_schema_is
     """The sample for inference may contain such a line. A UTF-8 byte order mark hides no line."""
     (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n5\n"x"\nnull\n[1]\n{"a": 2}\n')
     (tmp_path / "b.jsonl").write_bytes(b'\xef\xbb\xbf{"a": 3, "b": 1}\n')
-    spec = SourceSpec(name="c", files=str(tmp_path / "*.jsonl"))
-    location = await make_source(tmp_path / "lake", spec)
+    location = await lake_of(tmp_path, "*.jsonl", schema=None)
 
     done = await ingest_files(location)
     assert (done.rows, done.bad) == (3, 4)
     assert (await location.collection("c")).schema.names == ["a", "b"]
-    errors = (await (await location.collection("c_errors")).consolidated()).to_pylist()
+    errors = (await table_of(location, "c_errors")).to_pylist()
     assert {one["reason"] for one in errors} == {"the line is not a json object"}
 
 
@@ -265,25 +234,17 @@ async def test_a_line_that_is_no_object_is_a_bad_row_of_a_source_whose_schema_is
 async def test_files_without_objects_are_refused_by_line(
     tmp_path: Path, text: bytes, why: str
 ) -> None:
-    """Files without objects are refused.
-
-    The error names the line that the user should look at first.
-    """
+    """The error names the line that the user should look at first."""
     (tmp_path / "a.jsonl").write_bytes(text)
 
     with pytest.raises(UsageError, match=why):
-        await make_source(tmp_path / "lake", SourceSpec(name="c", files=str(tmp_path / "*.jsonl")))
+        await lake_of(tmp_path, "*.jsonl", schema=None)
 
 
 @pytest.mark.parametrize("runs", [1, 2])
 async def test_text_behind_the_end_of_an_array_is_named_as_that(tmp_path: Path, runs: int) -> None:
-    """Text after the end of an array is reported as such.
-
-    A later run starts after the array, and still recognises that it is closed.
-    """
-    (tmp_path / "in").mkdir()
-    spec = SourceSpec(name="c", files=str(tmp_path / "in"), format="json-array", schema="n bigint")
-    location = await make_source(tmp_path / "lake", spec)
+    """A later run starts after the array, and still recognises that it is closed."""
+    location = await lake_of(tmp_path, format="json-array", schema="n bigint")
     (tmp_path / "in" / "a.json").write_bytes(b'[{"n": 1}, {"n": [1]}] \n{"n": 2}\n')
     (tmp_path / "in" / "b.json").write_bytes(b'[{"n": 3},\n{"n": 4}\n')
 
@@ -302,6 +263,6 @@ async def test_a_line_that_nests_too_deep_is_named_as_that(tmp_path: Path, schem
     (tmp_path / "in" / "a.jsonl").write_bytes(deep + b'{"n": 1}\n')
 
     assert (await ingest_files(location)).bad == 1
-    errors = (await (await location.collection("c_errors")).consolidated()).to_pylist()
+    errors = (await table_of(location, "c_errors")).to_pylist()
     reason = "the line nests arrays or objects 3,001 deep; 800 levels can be read"
     assert [one["reason"] for one in errors] == [reason]

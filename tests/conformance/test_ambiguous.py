@@ -21,15 +21,13 @@ from itertools import cycle
 
 import pytest
 
-from kit.protocols import CLOCK, SLOTS, Kind, contents
+from kit.protocols import ALL, CLOCK, SLOTS, Kind, contents, cursors_on
 from tidelog.errors import LocationError
+from tidelog.store.keys import Within
 from tidelog.store.port import Store
-from tidelog.store.within import Within
-from tidelog.testing import Fault, Faulty
+from tidelog.testing import Fault, FaultyStore
 from tidelog.testing.faulty import Request
 from tidelog.wal.gc.collector import CollectReport
-from tidelog.wal.gc.cursors import Cursors
-from tidelog.wal.gc.plan import Keep
 from tidelog.wal.logs import Logs
 from tidelog.wal.opening import open_log
 
@@ -52,14 +50,14 @@ TRIALS = [
 EVERY_FATE = pytest.mark.parametrize(("new_store", "fates"), TRIALS, indirect=["new_store"])
 
 
-def troubled(store: Store, prefixes: tuple[str, ...], fates: list[Fault]) -> Faulty:
+def troubled(store: Store, prefixes: tuple[str, ...], fates: list[Fault]) -> FaultyStore:
     """Return a store whose changes below the prefixes meet these faults, and then one success."""
     turn = cycle([*fates, Fault()])
 
     def toss(request: Request) -> Fault:
         return next(turn) if request.changes and request.key.startswith(prefixes) else Fault()
 
-    return Faulty(store, toss=toss)
+    return FaultyStore(store, toss=toss)
 
 
 @EVERY_FATE
@@ -93,7 +91,7 @@ async def test_a_log_is_made_whatever_is_answered(
 
 async def collect(store: Store) -> CollectReport:
     log = await open_log(store, name="x", clock=CLOCK, writer="gc")
-    return await log.collect(keep=Keep(share_max=1), grace_us=1)
+    return await log.collect(keep=ALL, grace_us=1)
 
 
 @EVERY_FATE
@@ -106,7 +104,7 @@ async def test_a_collection_is_finished_whatever_is_answered(
     async with kind.writer(store) as writer:
         for number in range(13):
             await writer.append([b"%d" % number])
-    await Cursors(store=store, clock=CLOCK, writer="me").create("x", 8)
+    await cursors_on(store).create("x", 8)
     prefixes = ("log/", "epoch/") if prefix == "data" else (prefix,)
     try:
         await collect(troubled(store, prefixes, fates))
@@ -126,8 +124,8 @@ async def test_a_cursor_is_where_its_witness_says(
     async with kind.writer(store) as writer:
         await writer.append([b"x"] * 9)
     slow = troubled(store, ("cursor/",), fates)
-    one = Cursors(store=slow, clock=CLOCK, writer="one")
-    other = Cursors(store=store, clock=CLOCK, writer="other")
+    one = cursors_on(slow, "one")
+    other = cursors_on(store, "other")
     witness = await one.create("reader", 2)
     assert await other.load("reader") == witness
     for position in (5, 9, 3):

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kit.protocols import CLOCK, SLOTS, WAL3, Kind, Writer, contents
+from kit.protocols import ALL, CLOCK, SLOTS, WAL3, Kind, Writer, contents, cursors_on
 from tidelog.errors import Fenced, OutcomeUnknown
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
@@ -37,7 +37,6 @@ from tidelog.wal.format.manifest import MANIFEST, decode_manifest
 from tidelog.wal.gc.collector import CollectReport
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.orphans import sweep
-from tidelog.wal.gc.plan import Keep
 from tidelog.wal.opening import open_log
 from tidelog.wal.read.head import load_head
 
@@ -48,12 +47,12 @@ async def written(kind: Kind, store: Store, count: int) -> Cursors:
     async with kind.writer(store) as writer:
         for number in range(count):
             await writer.append([b"%d" % number])
-    return Cursors(store=store, clock=CLOCK, writer="me")
+    return cursors_on(store)
 
 
 async def collect(store: Store) -> CollectReport:
     log = await open_log(store, name="x", clock=CLOCK, writer="gc")
-    return await log.collect(keep=Keep(share_max=1), grace_us=1)
+    return await log.collect(keep=ALL, grace_us=1)
 
 
 async def data_of(store: Store) -> list[str]:
@@ -114,6 +113,7 @@ async def test_writer_and_collector_take_turns(kind: Kind, store: Store) -> None
         report = await collect(store)
         assert report.oldest == next_ - 4
         assert list(await contents(kind, store)) == list(range(next_ - 4, next_))
+        assert len(await data_of(store)) == 2, "no objects pile up"
 
 
 async def test_a_log_that_is_collected_whole_goes_on(kind: Kind, store: Store) -> None:
@@ -174,7 +174,7 @@ async def test_what_is_void_goes_and_fences_stay(kind: Kind, store: Store) -> No
         async with kind.writer(store, name=f"w{number}") as writer:
             for _ in range(3):
                 await writer.append([b"%d" % number])
-    await Cursors(store=store, clock=CLOCK, writer="me").create("reader", 11)
+    await cursors_on(store).create("reader", 11)
     before = await data_of(store)
     assert (await collect(store)).fragments == 10
     chain = (await load_head(store)).manifest.chain

@@ -10,8 +10,8 @@
 | from an offset; from within a fragment | test_a_copy_from_a_position |
 | appends to the source, or to the copy, later | test_source_and_copies_go_their_own_ways |
 | several independent copies | test_source_and_copies_go_their_own_ways |
-| a copy of an empty log races a writer | test_a_copy_beside_a_writer |
-| (not there) a copy races a collection | test_a_copy_beside_a_collection |
+| a copy of an empty log races a writer | test_a_copy_during_appends_has_a_prefix |
+| (not there) a copy races a collection | test_a_copy_during_a_collection_is_complete_or_an_error |
 | all bytes are Chroma's | wal/test_copy.py: test_a_copy_is_chromas_to_the_byte |
 | a fork of the service, with its cursor | not ours: cursors are a log's own; those of Chroma's are adopted with it |
 | bootstrap with 1000 records at 42; with none | not ours: a log begins at 1; a copy from a position goes on from there |
@@ -24,12 +24,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from kit.protocols import CLOCK, KINDS, WAL3, Kind, contents, wal3_reader
+from kit.protocols import ALL, CLOCK, KINDS, WAL3, Kind, contents, wal3_reader
 from tidelog.errors import NameTaken, PositionCollected, UsageError
+from tidelog.store.keys import Within
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.store.within import Within
-from tidelog.wal.gc.plan import Keep
 from tidelog.wal.logs import Logs
 from tidelog.wal.read.head import load_head
 
@@ -137,7 +136,7 @@ async def test_a_copy_of_what_was_collected(store: Store, kind: Kind, to: Kind) 
     place = await place_of(store, kind, to, 6)
     log = await place.shelf.open("a")
     await log.create_cursor("x", 13)
-    await log.collect(keep=Keep(share_max=1), grace_us=1)
+    await log.collect(keep=ALL, grace_us=1)
     with pytest.raises(PositionCollected):
         await place.copy("b", start=3)
     await place.copy("b", start=13)
@@ -165,7 +164,7 @@ async def test_source_and_copies_go_their_own_ways(store: Store, kind: Kind, to:
 
 @TO
 @pytest.mark.parametrize("steps", [0, 3, 6, 12, 25])
-async def test_a_copy_beside_a_writer(kind: Kind, to: Kind, steps: int) -> None:
+async def test_a_copy_during_appends_has_a_prefix(kind: Kind, to: Kind, steps: int) -> None:
     """A copy made during appends has a prefix of the source, and accepts appends."""
     place = await place_of(MemoryStore(), kind, to, 0)
     writing = asyncio.create_task(place.write("a", 5))
@@ -182,7 +181,9 @@ async def test_a_copy_beside_a_writer(kind: Kind, to: Kind, steps: int) -> None:
 
 @TO
 @pytest.mark.parametrize("steps", [2, 9, 30, 80])
-async def test_a_copy_beside_a_collection(kind: Kind, to: Kind, steps: int) -> None:
+async def test_a_copy_during_a_collection_is_complete_or_an_error(
+    kind: Kind, to: Kind, steps: int
+) -> None:
     """A copy that races a collection is complete, or raises PositionCollected; never a part."""
     place = await place_of(MemoryStore(), kind, to, 17)
     whole = await place.contents("a")
@@ -191,7 +192,7 @@ async def test_a_copy_beside_a_collection(kind: Kind, to: Kind, steps: int) -> N
     copying = asyncio.create_task(place.copy("b"))
     for _ in range(steps):
         await asyncio.sleep(0)
-    await log.collect(keep=Keep(share_max=1), grace_us=1)
+    await log.collect(keep=ALL, grace_us=1)
     try:
         await copying
     except PositionCollected:

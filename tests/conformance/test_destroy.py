@@ -3,11 +3,11 @@
 | scenario of wal3's | shown by |
 | --- | --- |
 | with a dangling canonical fragment: gone | test_a_destroyed_log_is_gone |
-| with an unknown object: an error | test_what_is_none_of_a_log_stays |
+| with an unknown object: an error | test_a_destruction_keeps_foreign_objects |
 | without a manifest: nothing is done | test_what_is_not_there_is_not_destroyed |
 | a neighbour whose name begins alike counts as left | not ours: it is another log, and stays |
-| (not there) a crash at any request | wal/test_destroy.py: test_whoever_destroys_may_die_at_any_request |
-| (not there) a writer that was suspended | test_a_writer_who_slept_through_it_acknowledges_nothing |
+| (not there) a crash at any request | wal/test_destroy.py: test_a_drop_may_die_at_any_request |
+| (not there) a writer that was suspended | test_a_suspended_writer_of_a_destroyed_log_gets_an_error |
 | (not there) a log with forks | test_a_log_with_forks_is_not_destroyed |
 """  # noqa: E501
 
@@ -19,8 +19,8 @@ import pytest
 
 from kit.protocols import CLOCK, SLOTS, WAL3, Kind, contents
 from tidelog.errors import NameTaken, NoSuchLog, TidelogError, UsageError
+from tidelog.store.keys import Within
 from tidelog.store.port import Store
-from tidelog.store.within import Within
 from tidelog.wal.format.fragment import fragment_path
 from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.format.manifest import MANIFEST
@@ -62,6 +62,7 @@ async def test_a_destroyed_log_is_gone(kind: Kind, store: Store) -> None:
     await within.put(dangling, (await within.get(data)).data)
     beside = await contents(kind, neighbour)
     found = await shelf_on(store).drop("a", grace_us=0)
+    assert (await shelf_on(store).drop("a", grace_us=0)).deleted == 0
     fences = await fences_of(within) if kind is SLOTS else set()
     assert await keys(within) == {MANIFEST, GARBAGE} | fences
     assert found.deleted > 20
@@ -75,7 +76,7 @@ async def test_a_destroyed_log_is_gone(kind: Kind, store: Store) -> None:
             await shelf_on(store).create("a", protocol=protocol)
 
 
-async def test_what_is_none_of_a_log_stays(kind: Kind, store: Store) -> None:
+async def test_a_destruction_keeps_foreign_objects(kind: Kind, store: Store) -> None:
     """Foreign objects stay: they prevent a destruction in wal3's form; a slot log reports them."""
     within = await written(kind, store, "a", 6)
     for key in ("notes.txt", "log/notes.parquet", "snapshot/SNAPSHOT.x"):
@@ -100,7 +101,9 @@ async def test_what_is_not_there_is_not_destroyed(store: Store) -> None:
     assert await keys(store) == {"log/a/log/x.parquet"}
 
 
-async def test_a_writer_who_slept_through_it_acknowledges_nothing(kind: Kind, store: Store) -> None:
+async def test_a_suspended_writer_of_a_destroyed_log_gets_an_error(
+    kind: Kind, store: Store
+) -> None:
     """A suspended writer of a destroyed log gets an error for each append."""
     within = await written(kind, store, "a", 6)
     sleeper = kind.writer(within, name="sleeper")

@@ -10,8 +10,8 @@
 | from an offset; from within a fragment | test_a_fork_from_a_position |
 | appends to the source, or to the copy, later | test_source_and_forks_go_their_own_ways |
 | several independent copies | test_source_and_forks_go_their_own_ways |
-| a copy of an empty log races a writer | test_a_fork_beside_a_writer |
-| (not there) crashes, and races with collections | sim/test_fork.py: test_what_is_shared_is_read_and_goes_when_nobody_needs_it |
+| a copy of an empty log races a writer | test_a_fork_during_appends_has_a_prefix |
+| (not there) crashes, and races with collections | sim/test_fork.py: test_shared_records_stay_readable_while_a_fork_needs_them |
 | (not there) a fork of wal3's form | test_a_log_in_wal3s_form_is_not_forked |
 """  # noqa: E501
 
@@ -22,14 +22,13 @@ from dataclasses import replace
 
 import pytest
 
-from kit.protocols import CLOCK, SLOTS, WAL3, contents, slot_reader
+from kit.protocols import ALL, CLOCK, SLOTS, WAL3, contents, slot_reader
 from tidelog.errors import UsageError
+from tidelog.store.keys import Within
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.store.within import Within
-from tidelog.store.wrappers.metered import Metered
+from tidelog.store.wrappers.metered import MeteringStore
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.gc.plan import Keep
 from tidelog.wal.logs import Logs
 from tidelog.wal.read.head import load_head
 
@@ -83,7 +82,7 @@ async def test_a_fork_costs_no_data() -> None:
     async with SLOTS.writer(log_in(inner, "a")) as writer:
         for _ in range(12):
             await writer.append([bytes(range(256)) * 4_000])
-    store = Metered(inner, clock=CLOCK)
+    store = MeteringStore(inner, clock=CLOCK)
     await shelf_on(store).fork("a", "b")
     usage = store.usage()
     assert usage.requests_count < 40
@@ -111,7 +110,7 @@ async def test_a_fork_of_what_was_collected(store: Store) -> None:
     await make(store, 6)
     log = await shelf_on(store).open("a")
     await log.create_cursor("x", 13)
-    await log.collect(keep=Keep(share_max=1), grace_us=1)
+    await log.collect(keep=ALL, grace_us=1)
     await shelf_on(store).fork("a", "b")
     await shelf_on(store).fork("b", "c")
     for name in "bc":
@@ -130,7 +129,7 @@ async def test_source_and_forks_go_their_own_ways(store: Store) -> None:
         await write(store, name, number + 1, size=1)
     log = await shelf_on(store).open("a")
     await log.create_cursor("x", 7)
-    await log.collect(keep=Keep(share_max=1), grace_us=1)
+    await log.collect(keep=ALL, grace_us=1)
     assert list(await records(store, "a")) == [7]
     for number, name in list(enumerate("abcd"))[1:]:
         own = [b"%s %d-0" % (name.encode(), n) for n in range(number + 1)]
@@ -138,7 +137,7 @@ async def test_source_and_forks_go_their_own_ways(store: Store) -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 3, 6, 12, 25, 60])
-async def test_a_fork_beside_a_writer(steps: int) -> None:
+async def test_a_fork_during_appends_has_a_prefix(steps: int) -> None:
     """A fork made during appends has a prefix of the source, and accepts appends."""
     store = MemoryStore()
     await make(store, 0)

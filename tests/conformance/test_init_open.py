@@ -19,7 +19,7 @@ import pytest
 
 from kit.goldens import objects
 from kit.protocols import CLOCK, WAL3, Kind, contents, opener_on
-from kit.stores import Interposed
+from kit.stores import InterposedStore
 from tidelog.errors import ContentionError, NameTaken, NoSuchLog, ObjectChanged
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
@@ -112,6 +112,6 @@ async def test_who_is_never_first_gives_up(kind: Kind, monkeypatch: pytest.Monke
             await opener_on(inner, "other").open(lanes=1, alpha=1)
 
     with pytest.raises(ContentionError, match="gave up after"):
-        await kind.settle(Interposed(inner, before=before))
+        await kind.settle(InterposedStore(inner, before=before))
     await kind.settle(inner)
     assert len(await contents(kind, inner)) == (1 if kind is WAL3 else 0)

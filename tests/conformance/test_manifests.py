@@ -30,7 +30,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.goldens import NAMES, objects
-from kit.protocols import CLOCK, WAL3, wal3_reader
+from kit.protocols import WAL3, collector_on, cursors_on, wal3_reader
 from kit.wal3_trees import Tree
 from tidelog.core.setsum import Setsum
 from tidelog.errors import CorruptionError, UsageError
@@ -45,9 +45,6 @@ from tidelog.wal.format.manifest import (
     problems_of_manifest,
 )
 from tidelog.wal.format.snapshot import decode_snapshot, snapshot_path
-from tidelog.wal.gc.collector import Collector
-from tidelog.wal.gc.cursors import Cursors
-from tidelog.wal.gc.plan import Keep
 
 TREE = objects("b_snapshots")
 
@@ -210,8 +207,7 @@ async def test_our_objects_have_the_fields_of_chromas() -> None:
 
     store, seen = MemoryStore(), list[dict[str, bytes]]()
     await WAL3.make(store)
-    cursors = Cursors(store=store, clock=CLOCK, writer="me")
-    collector = Collector(store=store, clock=CLOCK, writer="gc", keep=Keep(share_max=1), grace_us=1)
+    cursors, collector = cursors_on(store), collector_on(store, grace_us=1)
 
     def note() -> None:
         seen.append({key: found.data for key, found in store.objects.items()})

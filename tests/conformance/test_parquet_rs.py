@@ -24,7 +24,7 @@ import pyarrow as pa
 import pytest
 
 from kit.goldens import NAMES, objects
-from kit.protocols import CLOCK, SLOTS, WAL3, contents
+from kit.protocols import CLOCK, SLOTS, WAL3, contents, cursors_on
 from tidelog.core.setsum import record_setsum
 from tidelog.errors import CorruptionError
 from tidelog.store.memory import MemoryStore
@@ -37,7 +37,6 @@ from tidelog.wal.format.wal3_records import (
     setsum_of_records,
 )
 from tidelog.wal.gc.collector import Collector
-from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.plan import Keep
 
 TIME_US = 1_700_000_000_000_000
@@ -135,7 +134,7 @@ async def test_a_log_that_parquet_rs_wrote_is_ours(store: Store) -> None:
     await WAL3.settle(store)
     wanted[len(wanted) + 1] = b"theirs"
     assert await contents(WAL3, store) == wanted
-    cursors = Cursors(store=store, clock=CLOCK, writer="me")
+    cursors = cursors_on(store)
     await cursors.create("reader", 12)
     collector = Collector(store=store, clock=CLOCK, writer="gc", keep=Keep(share_max=1), grace_us=1)
     report = await collector.collect()

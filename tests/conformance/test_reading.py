@@ -11,7 +11,7 @@
 | a manifest is verified | contract/test_store.py: test_refresh_gives_only_what_changed |
 | no manifest | conformance/test_init_open.py: test_what_is_not_there_is_not_opened |
 | 100 x 10 records with thresholds 2/2, then scrub | test_many_small_batches_are_found_whole |
-| (not there) a reader races the deletion | test_a_reader_beside_a_collection |
+| (not there) a reader races the deletion | test_a_scan_during_a_collection_has_no_gap |
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kit.protocols import CLOCK, WAL3, Kind, Reader
+from kit.protocols import CLOCK, WAL3, Kind, Reader, collect_to
 from tidelog.errors import CorruptionError, PositionCollected, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.manifest import MANIFEST, decode_manifest, encode_manifest
 from tidelog.wal.format.manifest_update import Rollover
-from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.opening import open_log
@@ -55,10 +54,7 @@ async def positions(log: Log, start: int, limit: int | None) -> list[int]:
 async def test_ranges_at_the_edges_of_fragments(
     kind: Kind, store: Store, size: int, count: int
 ) -> None:
-    """A scan returns exactly the records of its range, wherever fragments begin and end.
-
-    A scan from the log's end returns no record. One from a later position raises UsageError.
-    """
+    """A scan returns exactly the records of its range; one from beyond the end raises."""
     await kind.make(store)
     log = await log_of(store, fragments=2)
     for _ in range(count):
@@ -119,16 +115,7 @@ async def rest_of(scan: AsyncIterator[pa.Table]) -> list[int]:
     raise AssertionError("the scan raised no PositionCollected")
 
 
-async def collect_to(store: Store, position: int) -> None:
-    log = await open_log(store, name="x", clock=CLOCK, writer="gc")
-    if (await log.cursors()).cursors:
-        await log.move_cursor(await log.load_cursor("x"), position)
-    else:
-        await log.create_cursor("x", position)
-    await log.collect(keep=Keep(share_max=1), grace_us=1)
-
-
-async def test_a_reader_beside_a_collection(kind: Kind, store: Store) -> None:
+async def test_a_scan_during_a_collection_has_no_gap(kind: Kind, store: Store) -> None:
     """A scan during a collection raises PositionCollected, or returns all its records; no gap."""
     await kind.make(store)
     async with kind.writer(store, batch_bytes=1) as writer:

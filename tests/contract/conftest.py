@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from tidelog.core.clock import SystemClock
+from tidelog.store.keys import Within
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store
-from tidelog.store.within import Within
-from tidelog.store.wrappers.cached import Cached, CacheSize
-from tidelog.store.wrappers.hedged import Hedged
+from tidelog.store.wrappers.cached import CachedStore, CacheSize
+from tidelog.store.wrappers.hedged import HedgedStore
 from tidelog.store.wrappers.hedging import Hedging
-from tidelog.store.wrappers.metered import Metered
-from tidelog.testing import Delayed
+from tidelog.store.wrappers.metered import MeteringStore
+from tidelog.testing import DelayedStore
 
 CLOCK = SystemClock()
 KINDS = (
@@ -46,16 +46,16 @@ def open_again(
         return lambda: shared
     if kind == "metered":
         within = MemoryStore()
-        return lambda: Metered(within, clock=CLOCK)
+        return lambda: MeteringStore(within, clock=CLOCK)
     if kind == "within":
         around = MemoryStore()
         return lambda: Within(around, "some/folder")
     if kind == "hedged":
-        slow = Delayed(MemoryStore(), clock=CLOCK, delay_us=lambda op, key: _now_and_then_us())
-        return lambda: Hedged(slow, clock=CLOCK, is_immutable=_is_slot, hedging=EAGER)
+        slow = DelayedStore(MemoryStore(), clock=CLOCK, delay_us=lambda op, key: _now_and_then_us())
+        return lambda: HedgedStore(slow, clock=CLOCK, is_immutable=_is_slot, hedging=EAGER)
     if kind == "cached":
         under = MemoryStore()
-        return lambda: Cached(
+        return lambda: CachedStore(
             under,
             clock=CLOCK,
             is_immutable=_is_immutable,

@@ -16,17 +16,18 @@ import pytest
 from kit.postgres_server import PostgresServer
 from tidelog.consensus import object_consensus
 from tidelog.consensus.memory import MemoryConsensus
-from tidelog.consensus.port import SEQNO_MAX, Consensus, Versioned
+from tidelog.consensus.port import Consensus, VersionedRecord
 from tidelog.consensus.postgres import postgres_database
 from tidelog.consensus.sql import Database, SqlConsensus
 from tidelog.consensus.sqlite import sqlite_database
 from tidelog.consensus.store import StoreConsensus
 from tidelog.core.clock import SystemClock
-from tidelog.core.ids import SeqNo
+from tidelog.core.ids import SEQNO_MAX, SeqNo
 from tidelog.errors import CorruptionError, LocationError, Outcome, OutcomeUnknown, UsageError
 from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
 from tidelog.store.urls import open_store
-from tidelog.testing import Fault, Faulty, Request
+from tidelog.testing import Fault, FaultyStore, RecordedStore, Request
 
 CLOCK = SystemClock()
 KINDS = ("memory", "on memory", "on local", "on moto", "on seaweed", "sqlite", "postgres")
@@ -59,16 +60,16 @@ def sql(database: Database, location: str) -> SqlConsensus:
     return SqlConsensus(database=database, location=location, clock=CLOCK)
 
 
-async def fill(consensus: Consensus, key: str, count: int) -> None:
-    for number in range(1, count + 1):
+async def fill(consensus: Consensus, key: str, last: int, *, first: int = 1) -> None:
+    for number in range(first, last + 1):
         assert await consensus.compare_and_set(key, SeqNo(number), b"%d" % number)
 
 
-def records(first: int, last: int) -> list[Versioned]:
-    return [Versioned(SeqNo(n), b"%d" % n) for n in range(first, last + 1)]
+def records(first: int, last: int) -> list[VersionedRecord]:
+    return [VersionedRecord(SeqNo(n), b"%d" % n) for n in range(first, last + 1)]
 
 
-async def test_a_key_that_nobody_wrote_is_empty(open_consensus: Open) -> None:
+async def test_a_key_without_records_has_no_head(open_consensus: Open) -> None:
     """A key without records has no head, and no read or refused write creates it."""
     consensus = open_consensus()
 
@@ -89,7 +90,7 @@ async def test_only_the_next_record_lands(open_consensus: Open) -> None:
     assert not await second.compare_and_set("k", SeqNo(3), b"other")
     assert await second.compare_and_set("k", SeqNo(2), b"2")
     assert not await first.compare_and_set("k", SeqNo(2), b"other")
-    assert await first.head("k") == Versioned(SeqNo(2), b"2")
+    assert await first.head("k") == VersionedRecord(SeqNo(2), b"2")
     assert await second.scan("k", SeqNo(1)) == records(1, 2)
 
 
@@ -128,7 +129,7 @@ async def test_truncation_drops_what_lies_before_and_counts_it(open_consensus: O
     with pytest.raises(UsageError):
         await consensus.truncate("k", SeqNo(6))
     assert await consensus.truncate("k", SeqNo(5)) == 1
-    assert await open_consensus().head("k") == Versioned(SeqNo(5), b"5")
+    assert await open_consensus().head("k") == VersionedRecord(SeqNo(5), b"5")
     assert not await open_consensus().compare_and_set("k", SeqNo(5), b"other")
     assert await open_consensus().compare_and_set("k", SeqNo(6), b"6")
 
@@ -166,7 +167,7 @@ async def test_one_of_a_hundred_proposers_wins(open_consensus: Open) -> None:
 
     assert sum(answers) == 1
     assert await open_consensus().scan("k", SeqNo(1)) == [
-        Versioned(SeqNo(1), b"%d" % answers.index(True))
+        VersionedRecord(SeqNo(1), b"%d" % answers.index(True))
     ]
 
 
@@ -193,8 +194,15 @@ async def test_all_of_many_contenders_come_through(open_consensus: Open) -> None
 # The rest tests consensus on a store, whose object must stay small.
 
 
-def on(store: MemoryStore | Faulty) -> StoreConsensus:
+def on(store: Store) -> StoreConsensus:
     return StoreConsensus(store=store, clock=CLOCK)
+
+
+async def filled(count: int) -> MemoryStore:
+    """Return a store with a key ``k`` of this many records."""
+    store = MemoryStore()
+    await fill(on(store), "k", count)
+    return store
 
 
 def object_of(store: MemoryStore) -> object_consensus.ConsensusObject:
@@ -203,15 +211,13 @@ def object_of(store: MemoryStore) -> object_consensus.ConsensusObject:
 
 async def test_many_records_spill_into_an_object_of_their_own() -> None:
     """Older records move to spills: the object stays small, and scans return all records."""
-    store = MemoryStore()
-
-    await fill(on(store), "k", 300)
+    store = await filled(300)
 
     assert len(object_of(store).records) <= object_consensus.RECORDS_MAX
     assert len(object_of(store).spills) >= 2
     assert await on(store).scan("k", SeqNo(1)) == records(1, 300)
     assert await on(store).scan("k", SeqNo(40), 100) == records(40, 139)
-    assert await on(store).head("k") == Versioned(SeqNo(300), b"300")
+    assert await on(store).head("k") == VersionedRecord(SeqNo(300), b"300")
 
 
 async def test_large_records_spill_by_their_bytes() -> None:
@@ -229,9 +235,7 @@ async def test_large_records_spill_by_their_bytes() -> None:
 
 async def test_truncation_takes_spills_with_it() -> None:
     """A truncation deletes the spills that it empties; no later call would find them."""
-    store = MemoryStore()
-
-    await fill(on(store), "k", 300)
+    store = await filled(300)
     await on(store).truncate("k", SeqNo(300))
 
     assert [key for key in store.objects if "spill" in key] == []
@@ -240,15 +244,14 @@ async def test_truncation_takes_spills_with_it() -> None:
 
 async def test_a_sweep_deletes_the_spill_that_a_killed_truncation_left() -> None:
     """A sweep deletes the spills of a killed truncation, whose rows a user may have erased."""
-    store = MemoryStore()
-    await fill(on(store), "k", 300)
+    store = await filled(300)
     await fill(on(store), "k/other", 300)
 
-    class Killed(MemoryStore):
+    class KilledStore(MemoryStore):
         async def delete(self, keys: Sequence[str]) -> None:
             raise asyncio.CancelledError
 
-    killed = Killed(objects=store.objects)
+    killed = KilledStore(objects=store.objects)
     with pytest.raises(asyncio.CancelledError):
         await on(killed).truncate("k", SeqNo(300))
     left = [key for key in store.objects if key.startswith("consensus-spill/k/0")]
@@ -269,7 +272,7 @@ async def test_a_sweep_leaves_the_spill_of_an_append_that_may_still_land(overtak
     newest = object_consensus.RECORDS_MAX + 1
     await fill(on(store), "k", object_consensus.RECORDS_MAX)
 
-    class Late(StoreConsensus):
+    class LateConsensus(StoreConsensus):
         async def _replace(
             self, key: str, held: Any, body: object_consensus.ConsensusObject
         ) -> None:
@@ -278,7 +281,7 @@ async def test_a_sweep_leaves_the_spill_of_an_append_that_may_still_land(overtak
             swept.append(await on(store).sweep(key))
             await super()._replace(key, held, body)
 
-    late = Late(store=store, clock=CLOCK)
+    late = LateConsensus(store=store, clock=CLOCK)
     landed = await late.compare_and_set("k", SeqNo(newest), b"%d" % newest)
 
     assert (landed, swept) == (not overtaken, [int(overtaken)])
@@ -287,9 +290,7 @@ async def test_a_sweep_leaves_the_spill_of_an_append_that_may_still_land(overtak
 
 async def test_truncation_inside_of_a_spill_loses_nothing_after_it() -> None:
     """A spill is deleted once all of its records are truncated; later records are never lost."""
-    store = MemoryStore()
-
-    await fill(on(store), "k", 300)
+    store = await filled(300)
     await on(store).truncate("k", SeqNo(100))
 
     found = await on(store).scan("k", SeqNo(1))
@@ -299,34 +300,21 @@ async def test_truncation_inside_of_a_spill_loses_nothing_after_it() -> None:
 
 async def test_a_poller_is_told_that_nothing_changed() -> None:
     """A repeated scan without changes costs a refresh without a body, because listeners poll."""
-    store = MemoryStore()
-
-    await fill(on(store), "k", 1)
-    asked: list[str] = []
-
-    def note(request: Request) -> Fault:
-        asked.append(request.op)
-        return Fault()
-
-    consensus = on(Faulty(store, toss=note))
+    store = await filled(1)
+    recorded = RecordedStore(store)
+    consensus = on(recorded)
     for _ in range(3):
         await consensus.scan("k", SeqNo(1))
 
-    assert asked == ["get", "refresh", "refresh"]
+    assert [record.op for record in recorded.records] == ["get", "refresh", "refresh"]
 
 
 async def test_a_compare_and_set_costs_one_request() -> None:
     """A handle that knows the head writes with one put, without a read."""
-    asked: list[str] = []
+    recorded = RecordedStore(MemoryStore())
+    await fill(on(recorded), "k", 4)
 
-    def note(request: Request) -> Fault:
-        asked.append(request.op)
-        return Fault()
-
-    consensus = on(Faulty(MemoryStore(), toss=note))
-    await fill(consensus, "k", 4)
-
-    assert asked == ["get", "put", "put", "put", "put"]
+    assert [record.op for record in recorded.records] == ["get", *["put"] * 4]
 
 
 @pytest.mark.parametrize("happened", [True, False])
@@ -341,7 +329,7 @@ async def test_a_lost_answer_is_found_out(happened: bool) -> None:
 
     store = MemoryStore()
 
-    assert await on(Faulty(store, toss=toss)).compare_and_set("k", SeqNo(1), b"1")
+    assert await on(FaultyStore(store, toss=toss)).compare_and_set("k", SeqNo(1), b"1")
     assert await on(store).scan("k", SeqNo(1)) == records(1, 1)
 
 
@@ -350,7 +338,7 @@ def lose_the_answer(request: Request) -> Fault:
     return Fault(happened=request.index != 2, told=request.index != 1)
 
 
-class Slow(SystemClock):
+class BusyClock(SystemClock):
     """A clock that does not sleep, and runs other work instead."""
 
     def __init__(self, meanwhile: Callable[[], object]) -> None:
@@ -371,12 +359,10 @@ async def test_a_lost_answer_is_found_out_though_others_went_on() -> None:
         nonlocal went_on
         if not went_on:
             went_on = True
-            other = on(store)
-            for number in range(2, 40):
-                assert await other.compare_and_set("k", SeqNo(number), b"%d" % number)
-            await other.truncate("k", SeqNo(39))
+            await fill(on(store), "k", 39, first=2)
+            await on(store).truncate("k", SeqNo(39))
 
-    slow = StoreConsensus(store=Faulty(store, toss=lose_the_answer), clock=Slow(go_on))
+    slow = StoreConsensus(store=FaultyStore(store, toss=lose_the_answer), clock=BusyClock(go_on))
 
     assert await slow.compare_and_set("k", SeqNo(1), b"1")
     assert went_on
@@ -390,11 +376,10 @@ async def test_an_answer_that_is_lost_for_good_is_said_to_be_unknown() -> None:
         other = on(store)
         newest = await other.head("k")
         if newest is not None and newest.seqno == 1:
-            for number in range(2, 100):
-                assert await other.compare_and_set("k", SeqNo(number), b"%d" % number)
+            await fill(other, "k", 99, first=2)
             await other.truncate("k", SeqNo(99))
 
-    slow = StoreConsensus(store=Faulty(store, toss=lose_the_answer), clock=Slow(go_on))
+    slow = StoreConsensus(store=FaultyStore(store, toss=lose_the_answer), clock=BusyClock(go_on))
 
     with pytest.raises(OutcomeUnknown) as caught:
         await slow.compare_and_set("k", SeqNo(1), b"1")
@@ -408,8 +393,8 @@ async def test_a_lost_answer_is_read_back_before_the_writer_waits() -> None:
     async def go_on() -> None:
         raise AssertionError("the writer waited")
 
-    faulty = Faulty(store, toss=lambda request: Fault(told=request.index != 1))
-    writer = StoreConsensus(store=faulty, clock=Slow(go_on))
+    faulty = FaultyStore(store, toss=lambda request: Fault(told=request.index != 1))
+    writer = StoreConsensus(store=faulty, clock=BusyClock(go_on))
 
     assert await writer.compare_and_set("k", SeqNo(1), b"1")
 
@@ -423,8 +408,7 @@ async def test_what_became_of_a_write_is_unknown_while_its_spill_cannot_be_read(
         other = on(store)
         newest = await other.head("k")
         if newest is not None and newest.seqno == 1:
-            for number in range(2, 300):
-                assert await other.compare_and_set("k", SeqNo(number), b"%d" % number)
+            await fill(other, "k", 299, first=2)
 
     def toss(request: Request) -> Fault:
         if request.op == "get" and "spill" in request.key:
@@ -434,7 +418,7 @@ async def test_what_became_of_a_write_is_unknown_while_its_spill_cannot_be_read(
             return Fault(happened=False)
         return lose_the_answer(request)
 
-    slow = StoreConsensus(store=Faulty(store, toss=toss), clock=Slow(go_on))
+    slow = StoreConsensus(store=FaultyStore(store, toss=toss), clock=BusyClock(go_on))
 
     with pytest.raises(LocationError) as caught:
         await slow.compare_and_set("k", SeqNo(1), b"1")
@@ -454,34 +438,26 @@ async def test_a_spill_that_is_missing_is_corruption_and_one_that_was_truncated_
             truncated = True
             await on(store).truncate("k", SeqNo(290))
 
-    class Behind(StoreConsensus):
+    class StaleConsensus(StoreConsensus):
         async def _load_spills(
             self, held: object_consensus.ConsensusObject, start: SeqNo
         ) -> list[object_consensus.ConsensusEntry]:
             await truncate_first()
             return await super()._load_spills(held, start)
 
-    behind = Behind(store=store, clock=CLOCK)
+    behind = StaleConsensus(store=store, clock=CLOCK)
     assert (await behind.scan("k", SeqNo(1)))[-11:] == records(290, 300)
 
-    await fill_on(store, 301, 500)
+    await fill(on(store), "k", 500, first=301)
     for key in [k for k in store.objects if "spill" in k]:
         del store.objects[key]
     with pytest.raises(CorruptionError):
         await on(store).scan("k", SeqNo(1))
 
 
-async def fill_on(store: MemoryStore, first: int, last: int) -> None:
-    consensus = on(store)
-    for number in range(first, last + 1):
-        assert await consensus.compare_and_set("k", SeqNo(number), b"%d" % number)
-
-
 async def test_an_object_that_is_no_box_is_corruption_and_a_newer_one_is_left_alone() -> None:
     """A damaged object, or one of a newer format, raises an error and is not overwritten."""
-    store = MemoryStore()
-
-    await fill(on(store), "k", 2)
+    store = await filled(2)
     whole = store.objects["consensus/k"].data
     for data in (b"", b"{}", whole[:-1], b"\x93\x01\x02\x03"):
         await store.put("consensus/k", data)
@@ -499,9 +475,7 @@ async def test_an_object_that_is_no_box_is_corruption_and_a_newer_one_is_left_al
 
 async def test_no_flipped_bit_of_a_box_or_a_spill_passes() -> None:
     """Objects and spills have checksums, so each flipped bit raises an error."""
-    store = MemoryStore()
-
-    await fill(on(store), "k", 140)
+    store = await filled(140)
     dice = random.Random(1)
     for key in list(store.objects):
         whole = store.objects[key]
@@ -536,7 +510,7 @@ async def test_a_box_that_was_set_back_is_corruption(kept: int) -> None:
     consensus = on(store)
     await fill(consensus, "k", 2)
     older = (await store.get("consensus/k")).data
-    await fill_on(store, 3, 5)
+    await fill(on(store), "k", 5, first=3)
     assert len(await consensus.scan("k", SeqNo(1))) == 5
     await store.put("consensus/k", older)
     if kept == 5:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from tidelog.errors import UsageError
+from tidelog.store.keys import is_version
 from tidelog.store.listing import folders_below
-from tidelog.store.port import Store, is_version
+from tidelog.store.port import Store
 
 MISSING = "missing/object"
 

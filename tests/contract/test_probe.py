@@ -16,7 +16,7 @@ from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.store.probe import delete_old_probes, probe_store
 from tidelog.store.urls import open_store
-from tidelog.testing import Fault, Faulty
+from tidelog.testing import Fault, FaultyStore
 from tidelog.testing.faulty import NO_FAULT, Request
 
 CLOCK = SystemClock()
@@ -50,7 +50,7 @@ async def test_a_real_server_without_conditions_is_refused() -> None:
 
 async def test_a_store_that_fails_is_not_called_a_liar() -> None:
     """A failing store raises its own error, not StoreRefused, because the caller may retry."""
-    store = Faulty(MemoryStore(), toss=lambda request: Fault(happened=True, told=False))
+    store = FaultyStore(MemoryStore(), toss=lambda request: Fault(happened=True, told=False))
 
     with pytest.raises(LocationError) as failed:
         await probe_store(store, clock=SwiftClock())
@@ -73,7 +73,7 @@ async def test_one_failed_put_does_not_fail_the_probe(
         return Fault(happened=happened, told=told) if len(puts) == number + 1 else NO_FAULT
 
     inner = MemoryStore()
-    await probe_store(Faulty(inner, toss=toss), clock=SwiftClock())
+    await probe_store(FaultyStore(inner, toss=toss), clock=SwiftClock())
 
     assert len(puts) >= 4
     assert [entry async for entry in inner.list("")] == []
@@ -85,7 +85,7 @@ async def test_a_sweep_deletes_what_a_killed_probe_left() -> None:
     for number in range(20):
         death = DiesWriting(number=number, landed=True)
         with suppress(LocationError):
-            await probe_store(Faulty(store, toss=death.toss), clock=SwiftClock())
+            await probe_store(FaultyStore(store, toss=death.toss), clock=SwiftClock())
     old = [key for key in store.objects if key.startswith("probe/")]
     assert len(old) > 1
     await store.put("probe/young", b"")

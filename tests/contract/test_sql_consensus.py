@@ -36,7 +36,7 @@ from tidelog.store.memory import MemoryStore
 CLOCK = SystemClock()
 
 
-class Shaky:
+class ShakyDatabase:
     """A database in which some statements fail, before or after their effect."""
 
     def __init__(self, inner: Database, dice: random.Random, rate: float) -> None:
@@ -77,7 +77,7 @@ async def test_each_record_is_won_once_whatever_is_lost(tmp_path: Path, seed: in
     lost = Counter[str]()
 
     async def propose(name: int) -> None:
-        shaky = Shaky(on_file(tmp_path / "c.db"), dice, rate=0.3)
+        shaky = ShakyDatabase(on_file(tmp_path / "c.db"), dice, rate=0.3)
         own = consensus(shaky)
         for number in range(8):
             data = f"{name} {number}".encode()
@@ -101,7 +101,7 @@ async def test_an_answer_that_is_lost_for_good_is_unknown(tmp_path: Path) -> Non
     """If no retry gets an answer, the outcome is UNKNOWN; also after a concurrent truncation."""
     database = on_file(tmp_path / "c.db")
     good = consensus(database)
-    bad = consensus(Shaky(database, random.Random(1), rate=1e9), attempts=3)
+    bad = consensus(ShakyDatabase(database, random.Random(1), rate=1e9), attempts=3)
     with pytest.raises(LocationError) as caught:
         await bad.compare_and_set("k", SeqNo(1), b"1")
     assert caught.value.outcome is Outcome.UNKNOWN

@@ -29,11 +29,11 @@ from tidelog.errors import InvariantError
 from tidelog.persist.format.schema import shard_schema
 from tidelog.persist.handle.shard import Shard
 from tidelog.store.memory import MemoryStore
-from tidelog.store.wrappers.cached import Cached
-from tidelog.store.wrappers.hedged import Hedged
+from tidelog.store.wrappers.cached import CachedStore
+from tidelog.store.wrappers.hedged import HedgedStore
 from tidelog.store.wrappers.hedging import Hedging
-from tidelog.store.wrappers.metered import Metered
-from tidelog.testing import Delayed
+from tidelog.store.wrappers.metered import MeteringStore
+from tidelog.testing import DelayedStore
 
 
 class ListSink:
@@ -86,10 +86,12 @@ def test_wrappers_report_what_they_do() -> None:
 
     async def main() -> None:
         clock = SimClock(1)
-        slow = Delayed(MemoryStore(), clock=clock, delay_us=lambda op, key: 5_000)
+        slow = DelayedStore(MemoryStore(), clock=clock, delay_us=lambda op, key: 5_000)
         eager = Hedging(least_us=1_000, most_us=1_000, samples_min=1, extra_permille=1_000)
-        store = Cached(
-            Hedged(slow, clock=clock, hedging=eager), clock=clock, is_immutable=lambda key: True
+        store = CachedStore(
+            HedgedStore(slow, clock=clock, hedging=eager),
+            clock=clock,
+            is_immutable=lambda key: True,
         )
         await slow.put("a", b"")
         await slow.put("b", b"")
@@ -170,7 +172,7 @@ async def test_the_engine_feeds_each_metric() -> None:
 
     async def work() -> None:
         clock = SystemClock()
-        store = Metered(MemoryStore(), clock=clock)
+        store = MeteringStore(MemoryStore(), clock=clock)
         consensus = StoreConsensus(store=store, clock=clock)
         schema = shard_schema(pa.schema([pa.field("k", pa.string())]))
         shard = Shard(id=ShardId("s"), store=store, consensus=consensus, clock=clock, schema=schema)

@@ -8,6 +8,7 @@ import re
 from functools import cache
 from types import ModuleType
 
+from kit import package_map
 from kit.doc_blocks import ROOT
 from tidelog import errors
 from tidelog.core.metrics import METRICS
@@ -96,3 +97,19 @@ def test_an_error_that_spans_lines_keeps_them() -> None:
         "    UsageError: one is over 64 MiB or empty.",
         "    Fenced: no.",
     ]
+
+
+def test_the_picture_of_the_packages_shows_the_imports_of_the_code() -> None:
+    """`python -m kit.package_map` draws the committed picture, which has no cycle."""
+    graph = package_map.imports()
+
+    assert package_map.PICTURE.read_text() == package_map.drawn(graph)
+    assert package_map.cycles(graph) == set()
+
+
+def test_a_cycle_of_packages_is_red() -> None:
+    """An import that closes a cycle is drawn in another class than the others."""
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}
+
+    assert package_map.cycles(graph) == {("b", "c"), ("c", "b")}
+    assert package_map.drawn(graph).count('class="cycle"') == 2

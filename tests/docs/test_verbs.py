@@ -24,7 +24,15 @@ from tidelog.server.limits import ServerLimits
 RETIRED = {"destroy", "delete", "release", "finalize", "downgrade", "listen", "snapshot", "place"}
 # The words of Python for two acts; the page gives the reasons.
 RETIRED_IN_PYTHON = RETIRED - {"listen", "snapshot"}
-PAIRS = {"from": "to", "from-key": "to-key", "from-segment": "to-segment", "since": "until"}
+# The words of SQL for rows of a table; the page gives the reasons.
+OF_ROWS = {"Table.delete", "TableTransaction.delete", "table delete"}
+PAIRS = {
+    "from": "to",
+    "from-key": "to-key",
+    "from-segment": "to-segment",
+    "from-time": "to-time",
+    "since": "until",
+}
 RETIRED_OPTIONS = {"first", "last", "first-segment", "last-segment", "start", "end", "rows"}
 
 
@@ -95,7 +103,8 @@ def test_each_route_of_the_table_exists() -> None:
 
 def test_no_command_uses_a_retired_verb() -> None:
     """A second verb for an act would send a reader to two pages."""
-    assert [path for path, _ in commands() if RETIRED & set(path.split())] == []
+    paths = {path for path, _ in commands()} - OF_ROWS
+    assert [path for path in sorted(paths) if RETIRED & set(path.split())] == []
 
 
 def test_no_public_method_uses_a_retired_verb() -> None:
@@ -106,7 +115,7 @@ def test_no_public_method_uses_a_retired_verb() -> None:
         for name in dir(kind)
         if name.partition("_")[0] in RETIRED_IN_PYTHON and inspect.isroutine(getattr(kind, name))
     ]
-    assert sorted(set(methods)) == []
+    assert sorted(set(methods) - OF_ROWS) == []
 
 
 def test_a_range_has_one_pair_of_options() -> None:

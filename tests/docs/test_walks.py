@@ -13,7 +13,7 @@ from kit.doc_blocks import ROOT, blocks_of
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
-from tidelog.testing.recorded import Recorded, RecordedRequest
+from tidelog.testing.recorded import RecordedRequest, RecordedStore
 from tidelog.wal.slot_protocol.shape import Shape
 
 SOURCES = ROOT / "src/tidelog"
@@ -46,11 +46,11 @@ def sent(requests: Sequence[RecordedRequest], names: Mapping[str, str]) -> list[
     return lines
 
 
-class Recording:
+class RecordedLocation:
     """A location in memory, and the requests that it was sent since the last call of `take`."""
 
     def __init__(self) -> None:
-        self.store = Recorded(MemoryStore(name="memory://"))
+        self.store = RecordedStore(MemoryStore(name="memory://"))
         self.names: dict[str, str] = {}
 
     async def open(self) -> Location:
@@ -82,7 +82,7 @@ def test_the_code_that_a_page_names_exists(page: Path) -> None:
     assert sorted({*FUNCTION.findall(text)} - defined) == []
 
 
-async def collection_in(recording: Recording, folder: Path, *, rows: int) -> Location:
+async def collection_in(recording: RecordedLocation, folder: Path, *, rows: int) -> Location:
     """Make a collection of some rows, by one tick of an ingester."""
     location = await recording.open()
     lines = (f'{{"k": {n}, "text": "{n:0>40x}"}}\n' for n in range(rows))
@@ -99,7 +99,7 @@ async def collection_in(recording: Recording, folder: Path, *, rows: int) -> Loc
 
 async def test_a_tick_sends_the_requests_of_its_walk(tmp_path: Path) -> None:
     """One new row: a binding, and a commit to each shard."""
-    recording = Recording()
+    recording = RecordedLocation()
     location = await collection_in(recording, tmp_path, rows=1)
     ingester = await location.sources.ingester("s")
     for _ in range(2):  # The second record of a shard costs one more request than later ones.
@@ -119,26 +119,26 @@ async def test_a_tick_sends_the_requests_of_its_walk(tmp_path: Path) -> None:
 
 async def test_a_snapshot_sends_the_requests_of_its_walk(tmp_path: Path) -> None:
     """The states of the shards, and then the parts that they name."""
-    recording = Recording()
+    recording = RecordedLocation()
     await collection_in(recording, tmp_path, rows=1_000)
     location = await recording.open()
     recording.take()
 
     collection = await location.collection("s")
-    assert len(await collection.snapshot()) == 1_000
+    assert (await (await collection.snapshot()).to_arrow()).num_rows == 1_000
     first = recording.take()
-    assert len(await collection.snapshot()) == 1_000
+    assert (await (await collection.snapshot()).to_arrow()).num_rows == 1_000
 
     assert [first, recording.take()] == shown("snapshot")
 
 
 async def test_a_keyed_scan_sends_the_requests_of_its_walk() -> None:
     """One key, of which a run has a record and a loose fragment another one."""
-    recording = Recording()
+    recording = RecordedLocation()
     location = await recording.open()
     log = await location.keyed.create("orders")
     await log.append([(b"user-7", b"tea"), (b"user-9", b"jam")])
-    await log.compact(everything=True)
+    await log.compact(full=True)
     await log.append([(b"user-7", b"milk")])
     await log.close()
     reader = await location.keyed.reader("orders", refresh_us=0)
@@ -162,7 +162,7 @@ async def test_a_keyed_scan_sends_the_requests_of_its_walk() -> None:
 
 async def test_an_append_sends_the_requests_of_its_walk() -> None:
     """The first append opens the log, the next one is one request, and a read is several."""
-    recording = Recording()
+    recording = RecordedLocation()
     location = await recording.open()
     log = await location.logs.create("events", shape=Shape(rollup_interval_us=HOUR_US))
     recording.take()

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from fuzz.clock import Idle
+from fuzz.clock import IdleFollower
 from fuzz.specimens import Row, rows_in
 from tidelog.errors import InvariantError, TidelogError
 
@@ -79,7 +79,7 @@ class Asker:
             async for table in tables:
                 rows += rows_in(table)
             is_whole = True
-        except Idle:
+        except IdleFollower:
             is_whole = True  # A follower has reached the current end.
         except Exception as error:  # noqa: BLE001  # As above.
             self.note(step, error)

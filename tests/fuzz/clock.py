@@ -8,15 +8,12 @@ import random
 from kit.clocks import OneThread
 
 
-class Idle(Exception):
+class IdleFollower(Exception):
     """A follower of a log has waited often enough."""
 
 
 class StillClock(OneThread):
-    """A clock whose time advances only by sleeps, which take no real time.
-
-    Its ids come from a seed.
-    """
+    """A clock that advances only by sleeps, in no real time, with ids from a seed."""
 
     def __init__(self, seed: str) -> None:
         super().__init__()
@@ -39,6 +36,6 @@ class StillClock(OneThread):
         if self.sleeps_left is not None:
             self.sleeps_left -= 1
             if self.sleeps_left < 0:
-                raise Idle
+                raise IdleFollower
         self.slept_us += max(duration_us, 1)
         await asyncio.sleep(0)

@@ -34,11 +34,11 @@ from tidelog.consensus.object_consensus import EMPTY, append_record, decode_obje
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import SeqNo, ShardId
 from tidelog.errors import InvariantError, TidelogError
-from tidelog.location.marker import Mark, Moving, encode_mark, read_mark
+from tidelog.location.marker import Marker, MoveInProgress, encode_marker, read_marker
 from tidelog.machine.fence import MoveFence, encode_fence, fence_of
 from tidelog.machine.record import (
     Record,
-    RolledUp,
+    RollupBody,
     decode_record,
     decode_rollup,
     describe_rollup,
@@ -46,12 +46,10 @@ from tidelog.machine.record import (
     encode_rollup,
 )
 from tidelog.persist.format.part import Part, decode_bounds, decode_part, encode_part, part_path
-from tidelog.persist.format.schema import decode_schema, encode_schema
+from tidelog.persist.format.schema import decode_schema
 from tidelog.persist.maintenance.scrub import check_part
 from tidelog.persist.states.batch import make_batch
-from tidelog.persist.states.hold import Hold
-from tidelog.persist.states.language import ShardLanguage
-from tidelog.persist.states.state import Diff, apply_diff
+from tidelog.persist.states.state import Diff, Hold, ShardLanguage, apply_diff
 from tidelog.persist.states.transition import CompareAndAppend, decide_append
 from tidelog.store.port import Object
 from tidelog.store.wrappers.cached_disk import decode_copy, encode_copy
@@ -78,7 +76,7 @@ def _diff() -> Diff:
     part, _ = _part(inline=True)
     other, _ = _part(inline=False)
     command = CompareAndAppend(
-        schema=encode_schema(SCHEMA),
+        schema=SCHEMA.encoded,
         parts=[part, other],
         expected_upper=Frontier.at(0),
         upper=Frontier.at(50),
@@ -149,9 +147,9 @@ def _decoders() -> dict[str, Decoder]:
     body = msgspec.msgpack.encode(contents)
     spilled = msgspec.msgpack.encode(contents.records)
     inline, _ = _part(inline=True)
-    mark = Mark(
+    mark = Marker(
         format=1, created_us=1, consensus="sqlite", consensus_at="sqlite:/x", id="i",
-        moves=2, moving=Moving("m", "store"), stamp="s",
+        moves=2, moving=MoveInProgress("m", "store"), stamp="s",
     )  # fmt: skip
     info = CollectionInfo(name="c", active="r", renditions=("r",), created_us=1)
     health = Health(
@@ -180,7 +178,7 @@ def _decoders() -> dict[str, Decoder]:
         "record": Decoder(packed, lambda d: decode_record(d, key="k", seqno=SeqNo(4)), True),
         "fence": Decoder(fence, fence_of, True),
         "rollup": Decoder(
-            encode_rollup(RolledUp(state=LANGUAGE.encode_state(state), floor=1)), _rollup, True
+            encode_rollup(RollupBody(state=LANGUAGE.encode_state(state), floor=1)), _rollup, True
         ),
         "state": Decoder(LANGUAGE.encode_state(state), _state, True),
         "diff": Decoder(LANGUAGE.encode_diff(diff), _changed, True),
@@ -196,8 +194,8 @@ def _decoders() -> dict[str, Decoder]:
         ),
         "part": _of_part(inline=False),
         "part in a state, summed anew": _of_part(inline=True),
-        "schema": Decoder(encode_schema(SCHEMA), lambda d: decode_schema(d).updates),
-        "mark": Decoder(encode_mark(mark), lambda d: read_mark(d, where="x")),
+        "schema": Decoder(SCHEMA.encoded, lambda d: decode_schema(d).updates),
+        "mark": Decoder(encode_marker(mark), lambda d: read_marker(d, where="x")),
         "catalog": Decoder(row_of(info)[2].encode(), _catalog),
         "packed": Decoder(msgspec.msgpack.encode((1, 2, b"sum", 4, 5)), decode_packed, True),
         "health": Decoder(encode_health(health), decode_health),

@@ -32,7 +32,7 @@ class Pairs(list[tuple[str, Any]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class RawText:
     """A text that is written unchanged in place of a value."""
 
     text: str
@@ -66,7 +66,7 @@ def parse_pairs(data: bytes) -> Pairs:
 
 def text_of(value: Any) -> str:
     """Return a value as JSON. Texts that are not valid UTF-8 are escaped."""
-    if isinstance(value, Raw):
+    if isinstance(value, RawText):
         return value.text
     if isinstance(value, Pairs):
         return "{" + ",".join(f"{json.dumps(name)}:{text_of(held)}" for name, held in value) + "}"
@@ -182,7 +182,7 @@ def nest(dice: random.Random, found: Pairs) -> str | None:
     opening, closing = dice.choice([("[", "]"), ('{"a":', "}")])
     held = [found, *(p.value for p in places(found) if isinstance(p.value, Pairs))]
     inner = "0" if closing == "}" else ""
-    dice.choice(held).append(("unknown", Raw(opening * depth + inner + closing * depth)))
+    dice.choice(held).append(("unknown", RawText(opening * depth + inner + closing * depth)))
     return f"an unknown field, {depth} deep"
 
 

@@ -1,4 +1,4 @@
-"""Decoders of keyed logs: states, keys, marks, pages, directories, and HTTP messages.
+"""Decoders of keyed logs: states, marks, pages, directories, and HTTP messages.
 
 Parts and directories are Parquet. Tests in ``tests/keyed`` change their bytes under checksums that
 detect it. Here are tidelog's own encodings in them, without the checksums.
@@ -15,34 +15,25 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kit.key_encoding import (
-    decode_draft,
-    decode_entry,
-    decode_listing,
-    encode_draft,
-    encode_entry,
-    encode_listing,
-)
 from tidelog.http.api.keys import Base64
 from tidelog.http.api.messages import AppendRequest, RecordIn, encode_json
 from tidelog.http.api.protobuf_wire import decode_message, encode_message
 from tidelog.keyed.format.directory import HEAD, read_head
-from tidelog.keyed.format.layout import PAGED
-from tidelog.keyed.format.marker import MAGIC, encode_mark, marks_in
-from tidelog.keyed.format.page_index import decode_page, integers_of, values_of
-from tidelog.keyed.format.part import EncodedPart
+from tidelog.keyed.format.pages import decode_page, integers_of, values_of
+from tidelog.keyed.format.part import PAGED, EncodedPart
 from tidelog.keyed.format.part_file import encode_part
-from tidelog.keyed.read.ranges import told_as_damage
-from tidelog.keyed.states.forking import decide_forked, decide_voided
+from tidelog.keyed.format.records import MAGIC, encode_marker, marks_in
+from tidelog.keyed.read.run_objects import told_as_damage
+from tidelog.keyed.states.forking import decide_fork, decide_void_checkpoint
 from tidelog.keyed.states.language import KeyedLanguage
 from tidelog.keyed.states.run import Run
 from tidelog.keyed.states.state import ForkOrigin, KeyedDiff, apply_diff
 from tidelog.keyed.states.transition import (
     Decided,
     decide_checkpoint,
-    decide_compacted,
-    decide_made,
-    decide_sealed,
+    decide_compact,
+    decide_create,
+    decide_seal,
 )
 from tidelog.keyed.values import KEYED_RECORDS, Retention, Sealing
 from tidelog.server.request import decode_json
@@ -74,15 +65,15 @@ def _diffs(part: EncodedPart) -> list[KeyedDiff]:
         state = apply_diff(state, decided.diff)
 
     then(
-        decide_made(
+        decide_create(
             state, sealing=Sealing(bytes=9, age_us=9), retention=Retention(age_us=9, segments=2)
         )
     )
-    then(decide_compacted(state, [run], sinks=marks_in(_marked(encode_mark("query:q", 3)))))
-    then(decide_sealed(state, ROWS + 1, 5))
+    then(decide_compact(state, [run], sinks=marks_in(_marked(encode_marker("query:q", 3)))))
+    then(decide_seal(state, ROWS + 1, 5))
     then(decide_checkpoint(state, "c", next_sequence=ROWS + 1, at_us=7, fork="f"))
     origin = ForkOrigin(log="k", checkpoint="c")
-    fork: Decided = decide_forked(
+    fork: Decided = decide_fork(
         LANGUAGE.initial(), state.checkpoints["c"], origin,
         sealing=state.sealing, retention=state.retention, sinks=state.sinks,
     )  # fmt: skip
@@ -90,7 +81,7 @@ def _diffs(part: EncodedPart) -> list[KeyedDiff]:
 
 
 def _voided() -> KeyedDiff:
-    diff = decide_voided(LANGUAGE.initial(), "fork.f.0").diff
+    diff = decide_void_checkpoint(LANGUAGE.initial(), "fork.f.0").diff
     assert diff is not None
     return diff
 
@@ -166,15 +157,12 @@ def keyed_decoders() -> KeyedDecoders:
     return found | _pages(part, read_head(footer)) | {
         "keyed state": (LANGUAGE.encode_state(state), _state, True),
         "head of a directory": (packed, _head, True),
-        "mark": (encode_mark("query:q", 7), lambda d: marks_in(_marked(d)), False),
+        "mark": (encode_marker("query:q", 7), lambda d: marks_in(_marked(d)), False),
         "mark's pair": (
             msgspec.msgpack.encode(["query:q", 7]),
             lambda d: marks_in(_marked(MAGIC + d)),
             True,
         ),
-        "entry of a key": (encode_entry(3, b"a\x00b\x01", 9), decode_entry, False),
-        "listing of a key": (encode_listing(3, b"a\x00b\x01"), decode_listing, False),
-        "draft of a key": (encode_draft(b"a\x00b\x01", 2**40), decode_draft, False),
         "append in JSON": (
             encode_json(asked), lambda d: decode_json(d, AppendRequest, items_max=9), False
         ),

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from fuzz.clock import StillClock
 from kit.goldens import objects as golden_objects
-from kit.stores import Interposed
+from kit.stores import InterposedStore
 from tidelog.location import open_location
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object, Store
@@ -66,10 +66,7 @@ class Specimen:
     logs: dict[str, Truth]
 
     def touches(self, objects: dict[str, bytes], name: str) -> bool:
-        """Return True if an object that the log reads has changed.
-
-        A fork reads the objects of all logs.
-        """
+        """Return True if an object of any log changed: a fork reads those of all logs."""
         folder = f"{log_folder(name)}/" if name == NAME else ""
         keys = (key for key in {*objects, *self.objects} if key.startswith(folder))
         return any(objects.get(key) != self.objects.get(key) for key in keys)
@@ -80,7 +77,7 @@ def store_of(objects: dict[str, bytes]) -> MemoryStore:
     return MemoryStore(objects=found, puts_count=len(found))
 
 
-class Died(Exception):
+class CollectorDied(Exception):
     """The collecting process has died."""
 
 
@@ -176,13 +173,13 @@ async def collect_and_die(maker: Maker, name: str, *, at: Callable[[str, str], b
 
     async def before(op: str, key: str) -> None:
         if at(op, key):
-            raise Died
+            raise CollectorDied
 
     await maker.remember(name)
-    log = await maker.logs("gc", store=Interposed(maker.store, before=before)).open(name)
+    log = await maker.logs("gc", store=InterposedStore(maker.store, before=before)).open(name)
     try:
         await log.collect(keep=ALL, grace_us=0)
-    except Died:
+    except CollectorDied:
         return
     raise AssertionError("it lived")
 

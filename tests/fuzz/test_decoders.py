@@ -16,10 +16,7 @@ CASES = 300
 
 
 def test_changed_bytes_are_a_value_or_a_named_error() -> None:
-    """Changed bytes give a value or a named error in every decoder.
-
-    The test runs in a separate process with little memory, which prints each case before it runs.
-    """
+    """A separate process with little memory prints each case before it runs."""
     done = subprocess.run(
         [sys.executable, "-m", "fuzz.decoders", "--cases", str(CASES)],
         cwd=TESTS,

@@ -43,10 +43,7 @@ def test_no_change_is_served_as_the_truth(share: int) -> None:
 
 
 def test_all_kinds_of_objects_are_changed_in_all_ways() -> None:
-    """The cases change all roles of objects in all ways.
-
-    Otherwise the test above would prove little.
-    """
+    """The test above would otherwise prove little."""
     done = [each for number in range(600) for each in prepare(SEED, number)[2]]
     roles, kinds = Counter(each.role for each in done), Counter(each.kind for each in done)
 
@@ -94,13 +91,10 @@ async def asked(name: str, change: Callable[[Truth], Truth] = lambda truth: trut
 
 @pytest.mark.usefixtures("made")
 @pytest.mark.parametrize("name", RECIPES)
-async def test_nothing_is_wrong_with_what_nobody_changed(
+async def test_unchanged_specimens_give_no_complaint(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All calls on each unchanged specimen give no complaint.
-
-    So every other complaint is about a change.
-    """
+    """Every other complaint is then about a change."""
     monkeypatch.setattr(looking, "ASKED", 8)
 
     found = await asked(name)

@@ -11,9 +11,9 @@ from typing import Final
 from fuzz.asking import BLIND, CHANGED, MISSING, Complaint
 from fuzz.mutation import Mutation
 from fuzz.specimens import Specimen
-from tidelog.wal.format.epoch import place_of
 from tidelog.wal.format.gc_plan import GARBAGE, decode_garbage
 from tidelog.wal.format.manifest import MANIFEST, decode_manifest
+from tidelog.wal.format.paths import place_of
 from tidelog.wal.logs import log_folder
 
 Rule = Callable[[Complaint, Sequence[Mutation], Specimen], bool]

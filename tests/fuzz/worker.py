@@ -25,10 +25,7 @@ def _out_of_time(_sign: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """Stop the body after some seconds of CPU, and again if it does not end.
-
-    CPU seconds do not count the time of other processes.
-    """
+    """Stop the body after some seconds of its own CPU, and again if it does not end."""
     signal.setitimer(signal.ITIMER_PROF, CASE_SECONDS, CASE_SECONDS / 2)
     try:
         yield

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from fuzz.asking import CHANGED, MISSING, Asker
 from fuzz.clock import StillClock
 from fuzz.specimens import ALL, ONE_BY_ONE, ROLLED, Row, Truth, rows_of, store_of
-from tidelog.cli.log.list import logs_of
+from tidelog.cli.log.describe import logs_of
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.location import Location
 from tidelog.store.wrapping import NOTHING_TOLD, wrap
-from tidelog.wal.format.epoch import EPOCHS
 from tidelog.wal.format.fragment import FRAGMENTS
+from tidelog.wal.format.link import EPOCHS
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
 from tidelog.wal.logs import LOGS, Logs, log_folder
@@ -131,10 +131,7 @@ class Doer:
                 self._hold("fork, then scan", rows, self.truth.rows)
 
     async def rebuild(self) -> None:
-        """Delete the manifest and rebuild it.
-
-        The rebuilt log has only records of the log, and its end.
-        """
+        """Delete the manifest and rebuild it: the log has only its own records, and its end."""
         manifest = f"{log_folder(self.asker.log)}/{MANIFEST}"
         objects = {key: data for key, data in self.objects.items() if key != manifest}
         logs = Logs(store=store_of(objects), clock=self.clock, writer="fuzz")

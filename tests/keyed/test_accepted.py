@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kit.keyed_engine import keyed_logs, rows_of
-from kit.stores import Interposed
+from kit.stores import InterposedStore
 from tidelog.errors import LocationError, LogFull, Outcome, StoreRefused
 from tidelog.keyed.log import KeyedLog
 from tidelog.store.memory import MemoryStore
@@ -16,7 +16,7 @@ from tidelog.wal.append.batching import Batching
 ROOM = 1_000
 
 
-class Stopped:
+class BlockedStore:
     """A store that blocks puts of records, or raises the error that the test sets."""
 
     def __init__(self) -> None:
@@ -31,8 +31,8 @@ class Stopped:
                 raise self.error
 
 
-async def opened(stopped: Stopped) -> KeyedLog:
-    logs = keyed_logs(Interposed(MemoryStore(), before=stopped))
+async def opened(stopped: BlockedStore) -> KeyedLog:
+    logs = keyed_logs(InterposedStore(MemoryStore(), before=stopped))
     await (await logs.create("log")).close()
     batching = Batching(interval_us=0, pending_bytes=ROOM)
     log = await logs.open("log", batching=batching, maintenance=False)
@@ -42,7 +42,7 @@ async def opened(stopped: Stopped) -> KeyedLog:
 
 async def test_an_append_returns_once_it_is_accepted() -> None:
     """The append returns before the store answers."""
-    stopped = Stopped()
+    stopped = BlockedStore()
     log = await opened(stopped)
     stopped.open.clear()
     async with asyncio.timeout(20):
@@ -58,7 +58,7 @@ async def test_an_append_returns_once_it_is_accepted() -> None:
 
 async def test_the_bound_of_the_queue_raises() -> None:
     """``LogFull`` carries the refused records. All earlier records are accepted, in order."""
-    stopped = Stopped()
+    stopped = BlockedStore()
     log = await opened(stopped)
     stopped.open.clear()
     accepted = 0
@@ -87,11 +87,8 @@ async def test_the_bound_of_the_queue_raises() -> None:
 
 
 async def test_positions_move_up_when_the_store_refuses_records() -> None:
-    """After the store refuses records, later ones take their sequences.
-
-    The flush reports the loss, and readers see each record once.
-    """
-    stopped = Stopped()
+    """After a refusal, later records take its sequences, and readers see each record once."""
+    stopped = BlockedStore()
     log = await opened(stopped)
     stopped.open.clear()
     for number in range(1, 4):

@@ -46,7 +46,7 @@ def test_batches_are_cut_by_the_bytes_that_records_have() -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [(16_385, 1), (1, 64 * 1024 * 1024 + 1)])
-async def test_of_a_table_with_one_bad_record_nothing_is_appended(key: int, value: int) -> None:
+async def test_one_bad_record_refuses_the_whole_table(key: int, value: int) -> None:
     """A bad record refuses the whole table, even if earlier records would fill a batch."""
     logs = keyed_logs()
     log = await logs.create("log")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -11,29 +12,29 @@ import pyarrow as pa
 import pytest
 
 from tidelog import aio
-from tidelog.errors import LocationError, LogFull, NameTaken
+from tidelog.errors import CorruptionError, LocationError, LogFull, NameTaken
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.states.transition import decide_checkpoint
+from tidelog.location import open_location
+from tidelog.store.memory import MemoryStore
 from tidelog.wal.admin.fork import Fork
+from tidelog.wal.format.manifest import MANIFEST, decode_manifest, encode_manifest
 
 
 async def test_who_comes_second_to_a_fork_leaves_what_holds_it(tmp_path: Path) -> None:
-    """The loser of a race to fork gets NameTaken.
-
-    It must not release the runs that the winner reads.
-    """
+    """The loser of a race to fork must not release the runs that the winner reads."""
     url = f"file://{tmp_path}/lake"
     one, two = await aio.connect(url, create=True), await aio.connect(url)
     source = await one.keyed.create("source")
     for _ in range(2):
         await source.append([(b"k", b"v")] * 5)
-        await source.compact(everything=True)
+        await source.compact(full=True)
     found = await asyncio.gather(
         one.keyed.fork("source", "fork"), two.keyed.fork("source", "fork"), return_exceptions=True
     )
     assert [type(each) for each in found].count(NameTaken) == 1
     await source.append([(b"k", b"v")])
-    await source.compact(everything=True)
+    await source.compact(full=True)
     await source.collect(after_us=0)
     fork = await (await aio.connect(url)).keyed.open("fork")
     assert (await fork.scan(b"k").to_arrow()).num_rows == 10
@@ -53,15 +54,12 @@ async def test_what_is_ordered_is_read_after_another_has_appended(tmp_path: Path
 
 
 async def test_checkpoints_that_a_forker_left_go_with_the_fork(tmp_path: Path) -> None:
-    """A dead forker leaves a checkpoint in the source.
-
-    A collection of the source, or the drop of the fork, deletes it.
-    """
+    """A dead forker's checkpoint goes with a collection of the source, or the fork's drop."""
     url = f"file://{tmp_path}/lake"
     lake = await aio.connect(url, create=True)
     source = await lake.keyed.create("source")
     await source.append([(b"k", b"v")] * 5)
-    await source.compact(everything=True)
+    await source.compact(full=True)
     fork = await lake.keyed.fork("source", "fork")
 
     async def leave(name: str) -> None:
@@ -118,10 +116,7 @@ async def test_a_table_for_which_there_is_no_room_is_told_so(tmp_path: Path) -> 
 
 
 async def test_a_handle_that_writes_tells_of_what_others_have_changed(tmp_path: Path) -> None:
-    """Checkpoints, segments and settings belong to the log.
-
-    Each handle shows those of other processes.
-    """
+    """Each handle shows the checkpoints, segments and settings of other processes."""
     url = f"file://{tmp_path}/lake"
     one, two = await aio.connect(url, create=True), await aio.connect(url)
     log = await one.keyed.create("log")
@@ -138,7 +133,7 @@ async def test_a_handle_that_writes_tells_of_what_others_have_changed(tmp_path: 
     await log.close()
 
 
-async def test_what_somebody_just_said_to_keep_is_kept(tmp_path: Path) -> None:
+async def test_a_retirement_uses_the_settings_at_its_commit(tmp_path: Path) -> None:
     """A retirement applies the settings at the time of its commit."""
     url = f"file://{tmp_path}/lake"
     one, two = await aio.connect(url, create=True), await aio.connect(url)
@@ -147,8 +142,8 @@ async def test_what_somebody_just_said_to_keep_is_kept(tmp_path: Path) -> None:
     await log.seal()
     other = await two.keyed.open("log")
 
-    async def meanwhile(*, everything: bool = False) -> int:
-        written = await KeyedLog.compact(log, everything=everything)
+    async def meanwhile(*, full: bool = False) -> int:
+        written = await KeyedLog.compact(log, full=full)
         await other.retain(aio.Retention(segments=9))
         return written
 
@@ -156,3 +151,40 @@ async def test_what_somebody_just_said_to_keep_is_kept(tmp_path: Path) -> None:
         assert await log.retire() == 0
     assert (await log.scan(b"k").to_arrow()).num_rows == 1
     await log.close()
+
+
+async def test_a_scan_decodes_the_manifest_only_if_it_has_changed() -> None:
+    """A manifest may list thousands of fragments, and a reader asks for it in each scan."""
+    location = await open_location("memory://", create=True, store=MemoryStore())
+    log = await location.keyed.create("orders")
+    await log.append([(b"k", b"one")])
+    await log.close()
+    reader = await location.keyed.reader("orders", refresh_us=0)
+    with patch("tidelog.wal.read.head.decode_manifest", side_effect=decode_manifest) as decoded:
+        for _ in range(3):
+            assert (await reader.scan(b"k").to_arrow()).num_rows == 1
+        assert decoded.call_count == 0  # The opener has decoded it.
+        log = await location.keyed.open("orders")
+        await log.append([(b"k", b"two")])
+        await log.close()
+        decoded.reset_mock()
+        assert (await reader.scan(b"k").to_arrow()).num_rows == 2
+        assert decoded.call_count == 1
+        assert (await reader.scan(b"k").to_arrow()).num_rows == 2
+        assert decoded.call_count == 1
+
+
+async def test_a_manifest_that_contradicts_itself_fails_each_scan() -> None:
+    """The opener keeps only a manifest without faults, so that a scan reports the fault."""
+    store = MemoryStore()
+    location = await open_location("memory://", create=True, store=store)
+    log = await location.keyed.create("orders")
+    await log.append([(b"k", b"one")])
+    await log.close()
+    path = f"keylog/orders/{MANIFEST}"
+    manifest = decode_manifest((await store.get(path)).data)
+    await store.put(path, encode_manifest(replace(manifest, acc_bytes=manifest.acc_bytes + 1)))
+    reader = await location.keyed.reader("orders", refresh_us=0)
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="acc_bytes"):
+            await reader.scan(b"k").to_arrow()

@@ -8,26 +8,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from kit.keyed_engine import FAST, keyed_logs, rows_of
-from kit.stores import Interposed
+from kit.stores import Hold, InterposedStore
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.errors import Fenced, HandleError, TidelogError
+from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-
-
-class Gate:
-    """A gate that delays puts of records while it is closed."""
-
-    def __init__(self) -> None:
-        self.open = asyncio.Event()
-        self.open.set()
-        self.waiting = 0
-
-    async def __call__(self, op: str, key: str) -> None:
-        if op == "put" and "/epoch/" in key:
-            self.waiting += 1
-            await self.open.wait()
 
 
 @pytest.fixture
@@ -35,30 +22,34 @@ def shared() -> tuple[Store, MemoryConsensus]:
     return MemoryStore(), MemoryConsensus()
 
 
-def logs_by(shared: tuple[Store, MemoryConsensus], before: Gate | None = None) -> KeyedLogs:
+def logs_by(shared: tuple[Store, MemoryConsensus], before: Hold | None = None) -> KeyedLogs:
     """Return the keyed logs as another process opens them."""
     store, consensus = shared
-    logs = keyed_logs(store if before is None else Interposed(store, before=before))
+    logs = keyed_logs(store if before is None else InterposedStore(store, before=before))
     return KeyedLogs(store=logs.store, consensus=consensus, clock=logs.clock, writer="one of many")
+
+
+async def writer_behind_a_gate(shared: tuple[Store, MemoryConsensus]) -> tuple[KeyedLog, Hold]:
+    """Return a writer of one record, and a closed gate that holds its later puts of records."""
+    gate = Hold("put", "/epoch/", is_open=True)
+    await logs_by(shared).create("log")
+    log = await logs_by(shared, gate).open("log", batching=FAST)
+    assert await log.append([(b"k", b"sure")]) == 1
+    gate.go_on.clear()
+    gate.met.clear()
+    return log, gate
 
 
 async def test_a_sequence_that_was_not_durable_is_given_again(
     shared: tuple[Store, MemoryConsensus],
 ) -> None:
-    """After a takeover, the new writer assigns the lost sequence again.
-
-    The old writer's flush raises Fenced.
-    """
-    gate = Gate()
-    await logs_by(shared).create("log")
-    old = await logs_by(shared, gate).open("log", batching=FAST)
-    assert await old.append([(b"k", b"sure")]) == 1
-    gate.open.clear()
+    """After a takeover, a lost sequence is assigned again; the old flush raises Fenced."""
+    old, gate = await writer_behind_a_gate(shared)
     told = await old.append([(b"k", b"not sure")], durable=False)
     assert (await rows_of(old.scan(b"k")))[-1][1:][0] == told == 2
     new = await logs_by(shared).open("log", batching=FAST)
     assert await new.append([(b"k", b"another")]) == 2
-    gate.open.set()
+    gate.go_on.set()
 
     with pytest.raises(Fenced):
         await old.flush()
@@ -71,15 +62,8 @@ async def test_a_sequence_that_was_not_durable_is_given_again(
 async def test_nothing_that_was_only_ordered_outlives_its_process(
     shared: tuple[Store, MemoryConsensus],
 ) -> None:
-    """Only the handle that appended a record reads it before it is durable.
-
-    No other reader does.
-    """
-    gate = Gate()
-    await logs_by(shared).create("log")
-    log = await logs_by(shared, gate).open("log", batching=FAST)
-    await log.append([(b"k", b"sure")])
-    gate.open.clear()
+    """Only the handle that appended a record reads it before it is durable."""
+    log, _ = await writer_behind_a_gate(shared)
     await log.append([(b"k", b"lost")], durable=False)
     reader = await logs_by(shared).reader("log", refresh_us=0)
 
@@ -94,24 +78,17 @@ async def test_a_durable_append_that_is_taken_over_is_told_so(
     shared: tuple[Store, MemoryConsensus],
 ) -> None:
     """A durable append lost in a takeover raises Fenced with NOT_APPLIED."""
-    gate = Gate()
-    await logs_by(shared).create("log")
-    old = await logs_by(shared, gate).open("log", batching=FAST)
-    await old.append([(b"k", b"1")])
-    gate.open.clear()
+    old, gate = await writer_behind_a_gate(shared)
     late = asyncio.create_task(old.append([(b"k", b"never")]))
-    while not gate.waiting or gate.waiting < 3:
-        await asyncio.sleep(0.01)
-        if late.done() or gate.waiting >= 2:
-            break
+    await gate.met.wait()
     new = await logs_by(shared).open("log", batching=FAST)
     await new.append([(b"k", b"2")])
-    gate.open.set()
+    gate.go_on.set()
 
     with pytest.raises(Fenced) as told:
         await late
     assert told.value.outcome.value == "not_applied"
-    assert [row[3] for row in await rows_of(new.scan(b"k"))] == [b"1", b"2"]
+    assert [row[3] for row in await rows_of(new.scan(b"k"))] == [b"sure", b"2"]
     await new.close()
 
 
@@ -167,7 +144,7 @@ async def test_appends_continue_if_maintenance_fails(
 
     store, consensus = shared
     logs = KeyedLogs(
-        store=Interposed(store, before=before),
+        store=InterposedStore(store, before=before),
         consensus=consensus,
         clock=keyed_logs().clock,
         writer="w",

@@ -25,7 +25,7 @@ from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.maintenance import forks as forks_module
 from tidelog.keyed.maintenance.forks import GIVE_UP_US, Forks
-from tidelog.keyed.states.forking import decide_forked
+from tidelog.keyed.states.forking import decide_fork
 from tidelog.keyed.values import Retention
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.admin.fork import Fork
@@ -33,20 +33,20 @@ from tidelog.wal.admin.fork import Fork
 KEY = b"k"
 
 
-class Died(Exception):
+class ProcessDied(Exception):
     """The end of a process in the middle of its work."""
 
 
 @contextmanager
 def dying(place: Any, name: str) -> Iterator[None]:
     """Let a process die when it calls ``name``."""
-    with patch.object(place, name, side_effect=Died), pytest.raises(Died):
+    with patch.object(place, name, side_effect=ProcessDied), pytest.raises(ProcessDied):
         yield
 
 
 # Before the wal is forked, after the fork holds the source's wal, and before the fork's state is
 # written.
-STEPS = [(Forks, "_fork_wal"), (Fork, "_prepared"), (forks_module, "decide_forked")]
+STEPS = [(Forks, "_fork_wal"), (Fork, "_prepared"), (forks_module, "decide_fork")]
 
 
 async def filled(logs: KeyedLogs, name: str, count: int = 4) -> KeyedLog:
@@ -54,7 +54,7 @@ async def filled(logs: KeyedLogs, name: str, count: int = 4) -> KeyedLog:
     log = await logs.create(name)
     for n in range(count):
         await log.append([(KEY, f"{name}{n}".encode())])
-    await log.compact(everything=True)
+    await log.compact(full=True)
     for n in range(2):
         await log.append([(KEY, f"{name}-{n}".encode())])
     return log
@@ -77,7 +77,7 @@ def left_of_forks(store: MemoryStore) -> set[str]:
     }
 
 
-async def test_what_a_fork_reads_is_not_let_go_of_by_hand() -> None:
+async def test_a_user_cannot_drop_the_checkpoint_of_a_fork() -> None:
     """A user cannot drop the checkpoint that a fork begins with."""
     logs = keyed_logs(MemoryStore())
     log = await filled(logs, "x")
@@ -86,7 +86,7 @@ async def test_what_a_fork_reads_is_not_let_go_of_by_hand() -> None:
     with pytest.raises(UsageError, match="the fork 'f' reads the records"):
         await log.drop_checkpoint(held.name)
     await log.seal()
-    await log.compact(everything=True)
+    await log.compact(full=True)
     await log.retire(Retention(segments=1))
     await log.collect(after_us=0)
     assert len(await values(fork)) == 6
@@ -94,7 +94,7 @@ async def test_what_a_fork_reads_is_not_let_go_of_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("place", "step"), STEPS)
-async def test_a_fork_that_was_not_finished_is_in_nobody_s_way(place: Any, step: str) -> None:
+async def test_an_unfinished_fork_does_not_take_the_name(place: Any, step: str) -> None:
     """After an unfinished attempt, a fork of any log or a new log can take the name."""
     for then in ("again", "other", "made", "dropped"):
         store = MemoryStore()
@@ -128,10 +128,7 @@ async def test_a_fork_that_was_not_finished_is_in_nobody_s_way(place: Any, step:
 
 
 async def test_whoever_is_late_finds_the_fork_given_up() -> None:
-    """A forker that is too late gets ContentionError and leaves nothing.
-
-    The source does not wait for it.
-    """
+    """A forker that is too late gets ContentionError; the source does not wait for it."""
     store = MemoryStore()
     logs = keyed_logs(store)
     log = await filled(logs, "x")
@@ -161,11 +158,8 @@ async def test_whoever_is_late_finds_the_fork_given_up() -> None:
     assert await values(fork) == await values(log)
 
 
-async def test_what_one_leaves_who_is_late_and_dies_is_let_go_of() -> None:
-    """A pin without a checkpoint remains from a dead forker.
-
-    The next collections delete its objects.
-    """
+async def test_collections_release_the_pin_of_a_dead_forker() -> None:
+    """The next collections delete a dead forker's pin without a checkpoint."""
     store = MemoryStore()
     logs = keyed_logs(store)
     log = await filled(logs, "x")
@@ -176,14 +170,14 @@ async def test_what_one_leaves_who_is_late_and_dies_is_let_go_of() -> None:
         here.set()
         await on.wait()
         await forking(self, *told)
-        raise Died
+        raise ProcessDied
 
     with patch.object(Forks, "_fork_wal", slow):
         late = asyncio.create_task(logs.fork("x", "f"))
         await here.wait()
         await Forks(source=log.state_handle, writer="w").settle(gives_up=True)
         on.set()
-        with pytest.raises(Died):
+        with pytest.raises(ProcessDied):
             await late
     assert left_of_forks(store)
     for _ in range(2):  # The first collection releases the pin, and the second deletes its object.
@@ -194,10 +188,7 @@ async def test_what_one_leaves_who_is_late_and_dies_is_let_go_of() -> None:
 
 
 async def test_a_fork_that_comes_while_its_source_is_dropped_wins_or_is_none() -> None:
-    """If the fork's checkpoint exists, the drop is refused and the source continues.
-
-    Otherwise the fork fails.
-    """
+    """If the fork's checkpoint exists, the drop is refused; otherwise the fork fails."""
     logs = keyed_logs(MemoryStore())
     log = await filled(logs, "x")
     await log.close()
@@ -223,10 +214,7 @@ async def test_a_fork_that_comes_while_its_source_is_dropped_wins_or_is_none() -
 
 
 async def test_a_log_whose_dropper_died_is_gone_and_is_dropped_by_the_next() -> None:
-    """The log disappears for all processes in one commit.
-
-    The next drop deletes the remaining objects.
-    """
+    """A log disappears in one commit; the next drop deletes the remaining objects."""
     store = MemoryStore()
     logs = keyed_logs(store)
     log = await filled(logs, "x")
@@ -253,9 +241,9 @@ async def test_an_answer_that_was_lost_makes_no_second_fork() -> None:
         commits += 1
         if commits == 2:
             raise LocationError("the answer was lost")
-        return decide_forked(*told, **more)
+        return decide_fork(*told, **more)
 
-    with patch.object(forks_module, "decide_forked", lost):
+    with patch.object(forks_module, "decide_fork", lost):
         fork = await logs.fork("x", "f")
     assert len(await values(fork)) == 6
     with pytest.raises(NameTaken):
@@ -263,10 +251,7 @@ async def test_an_answer_that_was_lost_makes_no_second_fork() -> None:
 
 
 async def test_forks_of_forks_hold_what_they_share_with_the_first() -> None:
-    """A fork releases the runs of its source once it no longer names them.
-
-    Then all logs can be dropped in order.
-    """
+    """A fork releases the runs of its source once it no longer names them."""
     store = MemoryStore()
     logs = keyed_logs(store)
     x = await filled(logs, "x")
@@ -279,7 +264,7 @@ async def test_forks_of_forks_hold_what_they_share_with_the_first() -> None:
     for log in (x, f, g):
         await log.append([(KEY, b"end")])
         await log.seal()
-        await log.compact(everything=True)
+        await log.compact(full=True)
         await log.collect(after_us=0)
     wanted = [await values(log) for log in (x, f, g)]
     for _ in range(3):

@@ -61,10 +61,7 @@ async def test_a_keyed_log_of_then_is_read_now(golden: Location) -> None:
 
 
 async def test_forks_of_then_go_on(golden: Location) -> None:
-    """An old fork reads the shared records and accepts appends.
-
-    Dropping the fork releases its source.
-    """
+    """An old fork reads the shared records; dropping it releases its source."""
     fork = await golden.keyed.open(FORK, maintenance=False)
     assert await values(fork, b"a") == [b"2", b"3", b"4", b"5", b"6"]
     await fork.append([(b"a", b"8a")])
@@ -85,7 +82,7 @@ async def test_it_is_scrubbed_maintained_and_written_on(golden: Location) -> Non
     assert (await log.scrub()).is_clean
     await log.append([(b"a", b"8a")])
     await log.seal()
-    await log.compact(everything=True)
+    await log.compact(full=True)
     await log.collect(after_us=0)
     assert {one.fork for one in await log.checkpoints()} >= {FORK, ""}
     assert await values(log, b"a") == [b"2", b"3", b"4", b"5", b"7", b"8"]
@@ -94,8 +91,5 @@ async def test_it_is_scrubbed_maintained_and_written_on(golden: Location) -> Non
 
 
 async def test_what_is_stored_now_is_stored_as_it_was_then(tmp_path: Path) -> None:
-    """Stored forms stay equal byte for byte, except Parquet.
-
-    An accidental change of a form fails here.
-    """
+    """Stored forms stay equal byte for byte, except Parquet."""
     await check_stored_as_then(tmp_path, ARCHIVE, make)

@@ -8,12 +8,12 @@ import random
 import pyarrow as pa
 import pytest
 
-from kit.keyed_engine import FAST, keyed_logs
+from kit.keyed_engine import keyed_logs, opened_log, until, waiters_of
 from tidelog.keyed.format.records import int64_of
-from tidelog.keyed.query import Keys
 from tidelog.keyed.read.feed import KeyedFeed
-from tidelog.keyed.read.piece import KeyPlaces
+from tidelog.keyed.read.sources import KeyPlaces
 from tidelog.keyed.reader import KeyedReader
+from tidelog.keyed.values import Keys
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -36,16 +36,11 @@ def test_the_index_finds_what_a_dict_finds(seed: int) -> None:
             assert found.has_any(first, last) == bool(within)
 
 
-async def test_a_follower_from_beyond_the_end_has_nobody_else_ask_again_and_again(
+async def test_a_follower_past_the_end_causes_no_repeated_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A follower that starts past the end gets later records.
-
-    Other followers get theirs once, without repeated requests.
-    """
-    logs = keyed_logs()
-    await logs.create("log")
-    log = await logs.open("log", batching=FAST, maintenance=False)
+    """A follower past the end gets later records and causes no repeated requests."""
+    log = await opened_log(keyed_logs())
     await log.append([(b"k", b"1")])
     asked: list[bool] = []
     look = KeyedReader._look
@@ -62,15 +57,13 @@ async def test_a_follower_from_beyond_the_end_has_nobody_else_ask_again_and_agai
             got[name] += int64_of(table.column("sequence")).tolist()
 
     far = asyncio.create_task(follow("far", 4))
-    await asyncio.sleep(0.05)
+    await until(lambda: len(waiters_of(log)) == 1)
     near = asyncio.create_task(follow("near", 0))
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # Repeated requests would come within this time.
     assert len(asked) < 10
     for number in range(5):
         await log.append([(b"k", b"%d" % number)])
-    async with asyncio.timeout(5):
-        while len(got["near"]) < 6 or len(got["far"]) < 3:  # noqa: ASYNC110 - many tasks' work
-            await asyncio.sleep(0.01)
+    await until(lambda: len(got["near"]) == 6 and len(got["far"]) == 3)
     assert got == {"far": [4, 5, 6], "near": [1, 2, 3, 4, 5, 6]}
     for task in (far, near):
         task.cancel()
@@ -82,9 +75,7 @@ async def test_whoever_follows_ranges_does_not_look_at_each_key_of_what_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With a hundred followed ranges, the feed inspects few of a thousand arriving keys."""
-    logs = keyed_logs()
-    await logs.create("log")
-    log = await logs.open("log", batching=FAST, maintenance=False)
+    log = await opened_log(keyed_logs())
     feed = log._feed
     assert isinstance(feed, KeyedFeed)
     seen = 0
@@ -103,11 +94,9 @@ async def test_whoever_follows_ranges_does_not_look_at_each_key_of_what_comes(
             got.append(table.num_rows)  # noqa: PERF401 - it never ends
 
     tasks = [asyncio.create_task(follow(number)) for number in range(100)]
-    await asyncio.sleep(0.1)
+    await until(lambda: len(waiters_of(log)) == 100)
     await log.append([(b"q%d" % number, b"") for number in range(1_000)] + [(b"p007.", b"")])
-    async with asyncio.timeout(5):
-        while not got:  # noqa: ASYNC110 - many tasks' work
-            await asyncio.sleep(0.01)
+    await until(lambda: bool(got))
     assert got == [1]
     assert 0 < seen < 100 * 20
     for task in tasks:

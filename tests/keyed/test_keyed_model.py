@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pyarrow as pa
@@ -12,7 +11,6 @@ from kit.clocks import StuckClock
 from kit.keyed_model import MemoryKeyed, MemoryLake
 from tidelog.errors import (
     Fenced,
-    LogFull,
     NameTaken,
     NoSuchCheckpoint,
     NoSuchLog,
@@ -21,8 +19,7 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.keyed.port import KeyedReads
-from tidelog.keyed.query import Keys
-from tidelog.keyed.values import Retention, Sealing
+from tidelog.keyed.values import Keys, Retention, Sealing
 
 
 async def values(log: KeyedReads, key: bytes, **options: object) -> list[bytes]:
@@ -34,38 +31,8 @@ async def listed(pages: AsyncIterator[pa.Table]) -> list[dict[str, object]]:
     return [row async for page in pages for row in page.to_pylist()]
 
 
-@pytest.fixture
-async def log() -> MemoryKeyed:
-    """A log with sequences 1 to 4: the keys a, b, a, and the empty key."""
-    log = MemoryKeyed()
-    await log.append([(b"a", b"1"), (b"b", b"2")])
-    await log.append([(b"a", b"3"), (b"", b"4")])
-    return log
-
-
-async def test_keys_are_logs_of_their_own(log: MemoryKeyed) -> None:
-    """Scans follow the order of sequences. A drained scan states how far it is complete."""
-    scan = log.scan(b"a")
-    assert (await scan.to_arrow())["sequence"].to_pylist() == [1, 3]
-    assert scan.next_sequence == 5
-    assert await values(log, b"a", newest_first=True) == [b"3", b"1"]
-    assert await values(log, b"a", start=2) == [b"3"]
-    assert await values(log, b"") == [b"4"]
-    assert await log.count(b"a", 0, 3) == 1
-    some = log.scan(Keys.all(), rows=2)
-    assert (await some.to_arrow()).num_rows == 2
-    assert some.next_sequence == 3
-    within = log.scan(Keys.between(b"a", b"b"), 0, 3)
-    assert (await within.to_arrow())["key"].to_pylist() == [b"a"]
-    assert within.next_sequence == 3
-    assert [row["key"] for row in await listed(log.keys(after=b""))] == [b"a", b"b"]
-
-
 async def test_what_was_not_durable_may_be_given_again() -> None:
-    """After a crash, the log assigns an undurable sequence again.
-
-    No reader saw the first record.
-    """
+    """A sequence that no reader saw is assigned again after a crash."""
     lake = MemoryLake()
     log = await lake.keyed.create("x")
     reader = await lake.keyed.reader("x")
@@ -88,10 +55,7 @@ async def test_what_was_not_durable_may_be_given_again() -> None:
 
 
 async def test_segments_are_sealed_and_retired_whole() -> None:
-    """Segments are sealed by size here.
-
-    The active one is never retired, and a scan cannot start in a retired one.
-    """
+    """Segments are retired whole, never the active one; no scan starts in a retired one."""
     clock = StuckClock()
     log = MemoryKeyed(clock=clock)
     await log.configure(Sealing(bytes=4))
@@ -120,36 +84,6 @@ async def test_segments_are_sealed_and_retired_whole() -> None:
     assert await log.sequence_at(clock.wall_us) == 6
 
 
-async def test_followers_wait_without_looking_again(log: MemoryKeyed) -> None:
-    """The cursor of a follower also advances past records of other keys."""
-    following = log.follow(b"a", start=2)
-    tables = aiter(following)
-    assert (await anext(tables))["value"].to_pylist() == [b"3"]
-    later = asyncio.ensure_future(anext(tables))
-    await log.append([(b"b", b"other")])
-    await asyncio.sleep(0)
-    assert not later.done()
-    assert following.next_sequence == 6
-    await log.append([(b"a", b"new")])
-    assert (await later)["value"].to_pylist() == [b"new"]
-    await following.aclose()
-
-
-async def test_a_full_log_hands_back_what_it_was_given(log: MemoryKeyed) -> None:
-    """LogFull carries the refused records, so that the caller need not keep a copy."""
-    log.weather.is_full = True
-    with pytest.raises(LogFull) as found:
-        await log.try_append([(b"a", b"5")])
-    assert found.value.records == [(b"a", b"5")]
-    with pytest.raises(LogFull):
-        await log.append([(b"a", b"5")], timeout_us=2_000)
-    waiting = asyncio.ensure_future(log.append([(b"a", b"5")]))
-    await asyncio.sleep(0.002)
-    assert not waiting.done()
-    log.weather.is_full = False
-    assert await waiting == 5
-
-
 async def test_names_of_checkpoints_and_forks() -> None:
     """A fork diverges from its source, and a name in use raises NameTaken."""
     lake = MemoryLake()
@@ -175,8 +109,11 @@ async def test_names_of_checkpoints_and_forks() -> None:
         await lake.keyed.open("y")
 
 
-async def test_bad_input_is_refused_before_anything_is_done(log: MemoryKeyed) -> None:
+async def test_bad_input_is_refused_before_anything_is_done() -> None:
     """The model refuses the same arguments as the engine."""
+    log = MemoryKeyed()
+    await log.append([(b"a", b"1"), (b"b", b"2")])
+    await log.append([(b"a", b"3"), (b"", b"4")])
     for records in ([], b"ab", [("a", b"1")], [(b"a", "1")], [(b"x" * 16_385, b"1")], [(b"a",)]):
         with pytest.raises(UsageError):
             await log.append(records)  # type: ignore[arg-type]

@@ -14,9 +14,8 @@ from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.maintenance import compactor
 from tidelog.keyed.maintenance.plan import LOOSE_MAX
-from tidelog.keyed.query import Keys
-from tidelog.keyed.states.transition import decide_sealed
-from tidelog.keyed.values import Retention
+from tidelog.keyed.states.transition import decide_seal
+from tidelog.keyed.values import Keys, Retention
 from tidelog.machine.machine import Machine
 
 ONE = Retention(segments=1)
@@ -62,7 +61,7 @@ async def test_a_segment_that_is_retired_as_soon_as_it_is_sealed_is_told(
     async def retire() -> None:
         await log.append([(b"k", b"5")])
         await other.seal()
-        await other.compact(everything=True)
+        await other.compact(full=True)
         assert await other.retire(ONE) == 2
 
     _after_commit(monkeypatch, log, retire)
@@ -78,7 +77,7 @@ async def test_a_checkpoint_that_is_dropped_as_soon_as_it_is_made_is_told(
 ) -> None:
     """The call returns the checkpoint that it made, although another process has dropped it."""
     log, other = await _two()
-    await log.compact(everything=True)
+    await log.compact(full=True)
     _after_commit(monkeypatch, log, lambda: other.drop_checkpoint("c"))
     made = await log.create_checkpoint("c")
     assert (made.name, made.oldest, made.next_sequence) == ("c", 1, 6)
@@ -89,10 +88,7 @@ async def test_a_checkpoint_that_is_dropped_as_soon_as_it_is_made_is_told(
 def _slow(
     monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[object]], times: int
 ) -> list[int]:
-    """Run ``work`` after each part that the compactor writes, at most ``times``.
-
-    Return the list of these calls.
-    """
+    """Run ``work`` after at most ``times`` of the compactor's parts; return the calls."""
     real, done = compactor.__dict__["_store"], list[int]()
 
     async def store(*given: Any) -> Any:
@@ -117,17 +113,16 @@ async def test_whoever_compacts_slowly_is_not_thrown_back_by_each_collection(
             await other.collect()
 
     done = _slow(monkeypatch, collect, 100)
-    assert await log.compact(everything=True) == 1
+    assert await log.compact(full=True) == 1
     assert len(done) == 1
     assert (await log.describe()).compacted == 6
     await log.close()
 
 
-async def test_what_nobody_named_goes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Collections delete unnamed parts after the delay.
-
-    A slower compactor retries, and finally raises ContentionError.
-    """
+async def test_collections_delete_unnamed_parts_of_slow_compactors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A compactor slower than the delay of collections retries, and finally raises."""
     log, other = await _two()
 
     async def collect() -> None:
@@ -135,7 +130,7 @@ async def test_what_nobody_named_goes_all_the_same(monkeypatch: pytest.MonkeyPat
             await other.collect(after_us=0)
 
     done = _slow(monkeypatch, collect, 2)
-    assert await log.compact(everything=True) == 1
+    assert await log.compact(full=True) == 1
     assert len(done) == 2
     assert (await other.scrub()).is_clean
     await log.append([(b"k", b"5")])
@@ -143,7 +138,7 @@ async def test_what_nobody_named_goes_all_the_same(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(compactor, "TRIES", 3)
     done = _slow(monkeypatch, collect, 1_000)
     with pytest.raises(ContentionError, match=r"gave up after 3 tries: .* compact again"):
-        await log.compact(everything=True)
+        await log.compact(full=True)
     assert len(done) == 3
     assert [row[-1] for row in await rows_of(log.scan(b"k"))] == [b"%d" % n for n in range(6)]
     await log.close()
@@ -152,28 +147,22 @@ async def test_what_nobody_named_goes_all_the_same(monkeypatch: pytest.MonkeyPat
 async def test_what_was_sealed_while_it_was_compacted_is_compacted_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A run across the end of a segment is not committed.
-
-    The compactor writes it again as two runs.
-    """
+    """A run across the end of a segment is written again as two runs."""
     log, other = await _two()
 
     async def seal() -> None:
         # The sealer had seen only three records.
-        assert await other.state_handle.machine.commit(partial(decide_sealed, limit=4, at_us=1))
+        assert await other.state_handle.machine.commit(partial(decide_seal, limit=4, at_us=1))
 
     done = _slow(monkeypatch, seal, 1)
-    assert await log.compact(everything=True) == 2
+    assert await log.compact(full=True) == 2
     assert len(done) == 1
     assert [(run.lower, run.upper) for run in log.state_handle.state.runs] == [(1, 4), (4, 6)]
     await log.close()
 
 
-async def test_what_many_append_who_each_append_little_is_compacted() -> None:
-    """Short commands append a few records each.
-
-    They must also compact, or scans would become slow.
-    """
+async def test_short_commands_compact_too() -> None:
+    """Short commands also compact, or scans would become slow."""
     logs = keyed_logs()
     await logs.create("log")
     most = 0

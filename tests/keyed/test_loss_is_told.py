@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from kit.keyed_engine import keyed_logs, rows_of
-from kit.stores import Interposed
+from kit.stores import Hold, InterposedStore
 from tidelog.errors import Fenced, LocationError, LogFull, Outcome
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
@@ -27,7 +27,7 @@ FIRST = b"sure"
 class Takeover:
     """A log, the handle that loses it, and the gate that delays the handle's puts."""
 
-    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    gate: Hold = field(default_factory=lambda: Hold("put", "/epoch/", is_open=True))
     store: MemoryStore = field(default_factory=MemoryStore)
 
     async def open(self, pending_bytes: int = 64 * 1024 * 1024) -> KeyedLog:
@@ -35,16 +35,15 @@ class Takeover:
         self.there = keyed_logs(self.store)
         await (await self.there.create("log")).close()
         logs = KeyedLogs(
-            store=Interposed(self.store, before=self._before),
+            store=InterposedStore(self.store, before=self.gate),
             consensus=self.there.consensus,
             clock=self.there.clock,
             writer="taken over",
         )
-        self.gate.set()
         batching = Batching(interval_us=0, pending_bytes=pending_bytes)
         log = await logs.open("log", batching=batching, maintenance=False)
         await log.append([(b"k", FIRST)])
-        self.gate.clear()
+        self.gate.go_on.clear()
         return log
 
     async def take_over(self) -> None:
@@ -52,15 +51,11 @@ class Takeover:
         other = await self.there.open("log", maintenance=False)
         await other.append([(b"k", b"another")])
         await other.close()
-        self.gate.set()
+        self.gate.go_on.set()
 
     async def values(self) -> list[bytes]:
         reader = await self.there.reader("log")
         return [row[3] for row in await rows_of(reader.scan(b"k"))]
-
-    async def _before(self, op: str, key: str) -> None:
-        if op == "put" and "/epoch/" in key:
-            await self.gate.wait()
 
 
 @pytest.fixture
@@ -69,10 +64,7 @@ def taken() -> Takeover:
 
 
 async def test_whoever_closes_is_told_of_what_was_ordered_and_lost(taken: Takeover) -> None:
-    """A close reports lost appends, and only once.
-
-    At the end of a ``with`` block, no later call could.
-    """
+    """A close reports lost appends once, because no later call could."""
     log = await taken.open()
     await log.append([(b"k", b"lost")], durable=False)
     await taken.take_over()
@@ -85,13 +77,10 @@ async def test_whoever_closes_is_told_of_what_was_ordered_and_lost(taken: Takeov
 
 
 @pytest.mark.parametrize("tell", [KeyedLog.flush, KeyedLog.close])
-async def test_what_nobody_waits_for_any_more_is_told(
+async def test_the_loss_of_a_cancelled_append_is_reported(
     taken: Takeover, tell: Callable[[KeyedLog], Awaitable[object]]
 ) -> None:
-    """A cancelled append may still land.
-
-    If it does not, the next flush or close reports the loss.
-    """
+    """If a cancelled append does not land, the next flush or close reports the loss."""
     log = await taken.open()
     late = asyncio.create_task(log.append([(b"k", b"lost")]))
     while await log.next_sequence() < 3:  # noqa: ASYNC110 - nothing else tells
@@ -109,10 +98,7 @@ async def test_what_nobody_waits_for_any_more_is_told(
 async def test_rows_of_a_table_that_are_told_as_taken_are_durable_or_told(
     taken: Takeover, durable: bool
 ) -> None:
-    """If accepted rows of a table are lost, the append or the next flush raises Fenced.
-
-    The caller relies on them.
-    """
+    """If accepted rows of a table are lost, the append or the next flush raises Fenced."""
     log = await taken.open(pending_bytes=9 << 20)
     large = pa.array([b"v" * (4 << 20)] * 6, pa.binary())
     table = pa.table({"key": pa.array([b"k"] * 6, pa.binary()), "value": large})
@@ -132,10 +118,7 @@ async def test_rows_of_a_table_that_are_told_as_taken_are_durable_or_told(
 
 
 async def test_each_flush_tells_of_what_it_waited_for(taken: Takeover) -> None:
-    """Concurrent flushes both report the loss.
-
-    A later flush reports appends made after they began.
-    """
+    """Concurrent flushes both report the loss; a later one reports appends made since."""
     log = await taken.open()
     await log.append([(b"k", b"lost")], durable=False)
     flushes = [asyncio.create_task(log.flush()) for _ in range(2)]

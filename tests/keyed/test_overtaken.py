@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from kit.clocks import SwiftClock
-from kit.keyed_engine import FAST, keyed_logs
+from kit.keyed_engine import FAST, keyed_logs, opened_log, until
 from tidelog.errors import (
     CorruptionError,
     LocationError,
@@ -23,19 +23,15 @@ from tidelog.errors import (
     PositionCollected,
 )
 from tidelog.keyed.logs import KeyedLogs
-from tidelog.keyed.query import KeyedQuery, Keys
-from tidelog.keyed.read.feed import Following, KeyedFeed
-from tidelog.keyed.read.piece import LoosePiece
+from tidelog.keyed.read.feed import FollowingScan, KeyedFeed
 from tidelog.keyed.read.scanning import ViewScan
-from tidelog.keyed.read.sources import PieceSource
-from tidelog.keyed.read.state_handle import KeyedStateHandle
-from tidelog.keyed.read.tail import LooseTail
-from tidelog.keyed.read.view import KeyedView
+from tidelog.keyed.read.sources import LoosePiece, PieceSource
+from tidelog.keyed.read.state_handle import KeyedStateHandle, KeyedView, LooseTail
 from tidelog.keyed.states.state import KeyedState
-from tidelog.keyed.values import KEYED_RECORDS
+from tidelog.keyed.values import KEYED_RECORDS, KeyedQuery, Keys
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.admin.fork import Fork
-from tidelog.wal.slot_protocol.reader import SlotReader
+from tidelog.wal.slot_protocol.chain_reader import ChainReader
 
 KEY = b"k"
 
@@ -56,7 +52,7 @@ def _state_handle(store: MemoryStore) -> KeyedStateHandle:
     return KeyedStateHandle(name="log", store=store, consensus=logs.consensus, clock=logs.clock)
 
 
-class _Past:
+class _PastScan:
     """A scan of past records up to a sequence."""
 
     def __init__(self, start: int, limit: int) -> None:
@@ -79,24 +75,23 @@ def _feed(*, window_bytes: int = 1) -> KeyedFeed:
     return feed
 
 
-async def test_a_follower_reads_on_where_the_window_has_moved_past_what_it_read() -> None:
-    """The feed's window may move on during the scan of past records.
+def _following(feed: KeyedFeed, scan: Any, start: int) -> FollowingScan:
+    """Return a follower of the key that begins at ``start``; ``scan`` reads past records."""
 
-    The follower then scans again.
-    """
+    async def begin() -> int:
+        return start
+
+    return FollowingScan(feed=feed, keys=Keys.one(KEY), scan=scan, begin=begin)
+
+
+async def test_a_follower_reads_on_where_the_window_has_moved_past_what_it_read() -> None:
+    """A follower whose window moved during its scan of past records scans again."""
     feed = _feed()
     for start in (1, 3, 5, 7):
         feed.push(_piece(start, start + 2))
     ends = {1: 5, 5: 9}
 
-    def scan(reached: int) -> ViewScan:
-        past: Any = _Past(reached, ends[reached])
-        return past  # type: ignore[no-any-return]
-
-    async def begin() -> int:
-        return 1
-
-    following = Following(feed=feed, keys=Keys.one(KEY), scan=scan, begin=begin)
+    following = _following(feed, lambda reached: _PastScan(reached, ends[reached]), 1)
     seen: list[int] = []
     async for table in following:
         seen += [row["sequence"] for row in table.to_pylist()]
@@ -110,13 +105,9 @@ async def test_a_follower_has_not_passed_what_woke_it() -> None:
     """The cursor moves only after the follower has returned the records."""
     feed = _feed(window_bytes=1_000)
 
-    async def begin() -> int:
-        return 1
-
-    following = Following(feed=feed, keys=Keys.one(KEY), scan=_never, begin=begin)
+    following = _following(feed, _never, 1)
     waiting = asyncio.ensure_future(anext(aiter(following)))
-    while not feed._by_key:  # noqa: ASYNC110 - that it waits is told by nothing else
-        await asyncio.sleep(0)
+    await until(lambda: bool(feed._by_key))
     feed.push(_piece(1, 3))
 
     assert following.next_sequence == 1
@@ -149,10 +140,7 @@ async def test_followers_may_come_again_once_the_poll_has_failed() -> None:
 
 
 async def test_followers_read_on_by_runs_where_the_wal_was_collected() -> None:
-    """The wal before the poll's end is collected.
-
-    The follower reads later records by a scan of runs.
-    """
+    """A follower whose wal was collected reads later records by a scan of runs."""
     feed = _feed()
     feed.end = 5
 
@@ -162,17 +150,9 @@ async def test_followers_read_on_by_runs_where_the_wal_was_collected() -> None:
 
     feed.reader = SimpleNamespace(follow=follow)  # type: ignore[assignment]
 
-    async def begin() -> int:
-        return 5
-
-    def scan(reached: int) -> ViewScan:
-        past: Any = _Past(reached, 9)
-        return past  # type: ignore[no-any-return]
-
-    following = Following(feed=feed, keys=Keys.one(KEY), scan=scan, begin=begin)
+    following = _following(feed, lambda reached: _PastScan(reached, 9), 5)
     waiting = asyncio.ensure_future(anext(aiter(following)))
-    while not feed._by_key:  # noqa: ASYNC110 - that it waits is told by nothing else
-        await asyncio.sleep(0)
+    await until(lambda: bool(feed._by_key))
     await feed._run()
 
     assert (await waiting).column("sequence").to_pylist() == [5, 6, 7, 8]
@@ -180,7 +160,7 @@ async def test_followers_read_on_by_runs_where_the_wal_was_collected() -> None:
     await following.aclose()
 
 
-def test_what_memory_lets_go_of_is_no_gap() -> None:
+def test_records_released_from_memory_leave_no_gap() -> None:
     """The tail ends before released records, so no view or run treats them as absent."""
     tail = LooseTail(store=MemoryStore(), clock=SwiftClock(), memory_bytes=100)
     tail.is_behind = False
@@ -213,10 +193,7 @@ async def test_what_is_added_while_the_tail_is_refreshed_is_known_after(
 
 
 def test_what_is_ordered_is_shown_though_a_refresh_knows_more() -> None:
-    """The store may have part of the pending records without an acknowledgement.
-
-    The view shows all of them.
-    """
+    """The view shows all pending records, also those the store has unacknowledged."""
     state_handle = _state_handle(MemoryStore())
     state_handle.tail.pieces, state_handle.tail.next = [_piece(1, 5)], 5
 
@@ -226,13 +203,8 @@ def test_what_is_ordered_is_shown_though_a_refresh_knows_more() -> None:
 
 
 async def test_compaction_goes_on_where_others_were_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compactor looks again for objects that another process collected.
-
-    Objects still missing are damage.
-    """
-    logs = keyed_logs(MemoryStore())
-    await logs.create("log")
-    log = await logs.open("log", batching=FAST, maintenance=False)
+    """The compactor looks again for collected objects; those still missing are damage."""
+    log = await opened_log(keyed_logs(MemoryStore()))
     await log.append([(KEY, b"1"), (KEY, b"2")])
     records, missing = LooseTail.records, [1]
 
@@ -243,12 +215,12 @@ async def test_compaction_goes_on_where_others_were_first(monkeypatch: pytest.Mo
         return await records(self, piece)
 
     monkeypatch.setattr(LooseTail, "records", gone)
-    assert await log.compact(everything=True) == 1
+    assert await log.compact(full=True) == 1
 
     await log.append([(KEY, b"3")])
     missing += [1] * 100
     with pytest.raises(CorruptionError):
-        await log.compact(everything=True)
+        await log.compact(full=True)
     await log.close()
 
 
@@ -256,11 +228,10 @@ async def test_who_died_dropping_is_helped(monkeypatch: pytest.MonkeyPatch) -> N
     """The next drop completes that of a dead process, and releases the holds in the source."""
     store = MemoryStore()
     logs = keyed_logs(store)
-    await logs.create("log")
-    log = await logs.open("log", batching=FAST, maintenance=False)
+    log = await opened_log(logs)
     await log.append([(KEY, b"1")])
     fork = await logs.fork("log", "fork")
-    await fork.compact(everything=True)
+    await fork.compact(full=True)
     await fork.close()
     clear = KeyedLogs._clear
 
@@ -284,8 +255,7 @@ async def test_who_died_dropping_is_helped(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_who_died_forking_is_helped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next fork makes the target, and leaves only its own checkpoint in the source."""
     logs = replace(keyed_logs(MemoryStore()), clock=SwiftClock())
-    await logs.create("log")
-    log = await logs.open("log", batching=FAST, maintenance=False)
+    log = await opened_log(logs)
     await log.append([(KEY, b"1")])
     prepared = Fork._prepared
 
@@ -310,25 +280,25 @@ async def test_what_is_appended_while_it_looks_is_shown(monkeypatch: pytest.Monk
     await (await logs.create("log")).close()
     log = await logs.open("log", batching=FAST, maintenance=False)
     await log.next_sequence()
-    reader, end = log.state_handle.tail.reader, SlotReader.end
+    walker, end = log.state_handle.tail.reader.walker, ChainReader.end
     looks = 0
 
-    async def then_append(self: SlotReader) -> Any:
+    async def then_append(self: ChainReader, **given: Any) -> Any:
         nonlocal looks
-        found = await end(self)
-        if self is reader:
+        found = await end(self, **given)
+        if self is walker:
             looks += 1
             if looks == 1:
                 await log.append([(KEY, b"meanwhile")])
         return found
 
-    monkeypatch.setattr(SlotReader, "end", then_append)
+    monkeypatch.setattr(ChainReader, "end", then_append)
     assert (await log.scan(KEY).to_arrow()).column("value").to_pylist() == [b"meanwhile"]
     assert looks == 2
     await log.close()
 
 
-async def test_where_a_scan_goes_on_is_not_moved_by_a_collection() -> None:
+async def test_a_collection_does_not_move_the_resume_position_of_a_scan() -> None:
     """With `newest_first`, a second look does not move the resume position of a scan."""
     missing = [1]
 

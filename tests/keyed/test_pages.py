@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.parquet_bytes import Fields, plain, thrift
-from tidelog.keyed.format.page_index import SIZE_MAX, decode_page, integers_of, values_of
-from tidelog.wal.format.thrift import I32
+from tidelog.keyed.format.pages import SIZE_MAX, decode_page, integers_of, values_of
+from tidelog.wal.format.parquet_meta import I32
 
 VALUES = st.lists(st.binary(max_size=20), min_size=1, max_size=20)
 

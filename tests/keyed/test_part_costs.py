@@ -14,10 +14,10 @@ from kit.keyed_parts import EVER, Parts, table_of
 from tidelog.keyed.format.part import EncodedPart, RunPart
 from tidelog.keyed.format.part_file import encode_part
 from tidelog.keyed.format.records import KEYED_RECORDS, int64_array, sort_records
-from tidelog.keyed.read import directory_reader
-from tidelog.keyed.read.directory_reader import DirectoryCache
+from tidelog.keyed.read import run_objects
 from tidelog.keyed.read.part_reader import RunPartReader
-from tidelog.testing import Delayed, Recorded
+from tidelog.keyed.read.run_objects import DirectoryCache
+from tidelog.testing import DelayedStore, RecordedStore
 
 KEYS, EACH = 2_000, 100
 FIRST_US = 1_700_000_000_000_000
@@ -75,10 +75,7 @@ async def test_a_key_costs_the_directory_besides_when_nothing_was_read() -> None
 
 
 async def test_an_absent_key_and_counts_of_whole_keys_cost_nothing() -> None:
-    """The directory answers existence and counts.
-
-    Keys beyond the part's bounds need no request at all.
-    """
+    """The directory answers existence and counts; keys beyond the bounds need no request."""
     parts = Parts()
     part = await parts.put(shuffled())
     assert await parts.reader.find(part, b"zebra") is None
@@ -97,10 +94,7 @@ async def test_an_absent_key_and_counts_of_whole_keys_cost_nothing() -> None:
 
 
 async def test_a_count_of_some_costs_a_page_of_sequences_at_each_end() -> None:
-    """A count in a range reads one page of sequences at each end.
-
-    The directory knows the first sequence of each page.
-    """
+    """A count in a range reads one page of sequences at each end."""
     parts = Parts()
     part = await parts.put(hot())
     await parts.reader.find(part, b"hot")
@@ -142,15 +136,14 @@ def hot() -> EncodedPart:
     return encode_part(sort_records(table_of(records)), path="run/hot.parquet")
 
 
-async def test_many_who_ask_for_a_directory_at_once_send_one_request() -> None:
-    """Concurrent readers of a directory share one request.
-
-    A thousand followers may start together.
-    """
+async def test_concurrent_readers_of_a_directory_share_one_request() -> None:
+    """A thousand followers that start together share one request for a directory."""
     parts = Parts()
     part = await parts.put(shuffled())
     # The store answers late, so that all callers ask before the first answer.
-    slow = Recorded(Delayed(parts.inner, clock=OneThread(), delay_us=lambda op, key: 1_000))
+    slow = RecordedStore(
+        DelayedStore(parts.inner, clock=OneThread(), delay_us=lambda op, key: 1_000)
+    )
     reader = RunPartReader(slow, OneThread(), DirectoryCache())
     found = await asyncio.gather(*(reader.find(part, b"key-%08d" % n) for n in range(50)))
 
@@ -161,15 +154,12 @@ async def test_many_who_ask_for_a_directory_at_once_send_one_request() -> None:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read every directory in pieces, like one of more than a megabyte."""
-    monkeypatch.setattr(directory_reader, "WHOLE_BYTES_MAX", 0)
+    monkeypatch.setattr(run_objects, "WHOLE_BYTES_MAX", 0)
 
 
 @pytest.mark.usefixtures("large")
 async def test_a_large_directory_is_read_by_its_footer_and_a_piece() -> None:
-    """A lookup in a large directory reads its footer and one piece.
-
-    Ten million keys would be a hundred megabytes.
-    """
+    """A lookup in a large directory reads its footer and one piece."""
     parts = Parts()
     part = await parts.put(many_keys())
     await parts.reader.find(part, b"key-00012345")

@@ -10,9 +10,10 @@ import pytest
 
 from kit.damage import flip
 from kit.keyed_parts import EVER, Parts, Record, encoded, rows_of
-from tidelog.errors import CorruptionError, ObjectNotFound
+from tidelog.errors import CorruptionError, ObjectNotFound, UsageError
+from tidelog.keyed.format import directory as directory_format
 from tidelog.keyed.format.part import EncodedPart, RunPart
-from tidelog.keyed.read import directory_reader
+from tidelog.keyed.read import run_objects
 from tidelog.keyed.read.part_reader import RunPartReader
 
 RECORDS: list[Record] = [
@@ -71,10 +72,7 @@ async def seen(data: bytes, directory: bytes, part: RunPart, look: Look) -> Any:
 async def test_a_byte_that_is_wrong_anywhere_in_a_part_never_changes_what_is_read(
     look: Look,
 ) -> None:
-    """With any byte changed, a read gives the right rows or CorruptionError.
-
-    Arrow alone does not check page headers.
-    """
+    """A read with any byte changed, also of page headers, is right or raises."""
     whole = made()
     expected = await seen(whole.data, whole.directory, whole.part, look)
     found = [
@@ -94,11 +92,8 @@ async def test_a_byte_that_is_wrong_anywhere_in_a_part_never_changes_what_is_rea
 async def test_a_byte_that_is_wrong_anywhere_in_a_directory_is_told(
     is_whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A changed byte of a directory raises CorruptionError.
-
-    The state has a checksum of it, or of its footer.
-    """
-    monkeypatch.setattr(directory_reader, "WHOLE_BYTES_MAX", 2**20 if is_whole else 0)
+    """A directory with any byte changed raises, by the checksum of it or of its footer."""
+    monkeypatch.setattr(run_objects, "WHOLE_BYTES_MAX", 2**20 if is_whole else 0)
     whole = made()
     looks: list[Look] = [by_pages, listed]
     for look in looks:
@@ -119,11 +114,8 @@ async def test_a_byte_that_is_wrong_anywhere_in_a_directory_is_told(
 async def test_objects_that_are_cut_off_are_told(
     is_whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A read of a truncated object raises CorruptionError.
-
-    A read that needs none of the missing bytes succeeds.
-    """
-    monkeypatch.setattr(directory_reader, "WHOLE_BYTES_MAX", 2**20 if is_whole else 0)
+    """A read of a truncated object raises if it needs a missing byte."""
+    monkeypatch.setattr(run_objects, "WHOLE_BYTES_MAX", 2**20 if is_whole else 0)
     whole = made()
     for cut in (0, 1, 7, len(whole.data) // 2, len(whole.data) - 1):
         for look in OF_DATA:
@@ -139,10 +131,7 @@ async def test_objects_that_are_cut_off_are_told(
 
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: look.__name__)
 async def test_a_directory_of_another_part_is_told(look: Look) -> None:
-    """The directory of another part raises CorruptionError.
-
-    It is intact, so only the names inside reveal it.
-    """
+    """The directory of another part is intact, so only the names inside reveal it."""
     whole, other = made(), made("run/b.parquet")
     swapped = await seen(whole.data, other.directory, whole.part, look)
     # The directory is refused even if the state has its checksum.
@@ -155,10 +144,7 @@ async def test_a_directory_of_another_part_is_told(look: Look) -> None:
 
 
 async def test_another_part_of_the_same_shape_is_told() -> None:
-    """Another part of the same shape raises CorruptionError.
-
-    Its pages are intact, but its footer and groups differ.
-    """
+    """Another part's pages are intact, but its footer and groups differ."""
     whole = made()
     others = [(key, sequence, us, value[::-1]) for key, sequence, us, value in RECORDS]
     other = encoded(others, page_rows=8)
@@ -168,10 +154,7 @@ async def test_another_part_of_the_same_shape_is_told() -> None:
 
 
 async def test_an_object_that_is_not_there_is_told_as_that() -> None:
-    """A missing object raises ObjectNotFound.
-
-    A merge may have replaced the run, so the reader looks again.
-    """
+    """A missing object raises ObjectNotFound, because a merge may have replaced the run."""
     whole = made()
     for gone in (whole.part.path, whole.part.directory):
         parts = Parts()
@@ -192,3 +175,16 @@ async def test_what_was_damaged_and_is_mended_is_read() -> None:
     await parts.put(whole)
 
     assert len(await by_pages(parts.reader, whole.part)) == 14
+
+
+async def test_a_directory_of_a_newer_version_is_not_called_damaged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An older tidelog must advise an upgrade: a restored object would be the same object."""
+    parts = Parts()
+    with monkeypatch.context() as newer:
+        newer.setattr(directory_format, "FORMAT", directory_format.FORMAT + 1)
+        part = await parts.put(made())
+
+    with pytest.raises(UsageError, match="upgrade tidelog"):
+        await counted(parts.reader, part)

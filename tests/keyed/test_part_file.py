@@ -13,20 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kit.keyed_engine import FAST, keyed_logs, small_keyed
+from kit.keyed_engine import keyed_logs, opened_log, small_keyed
 from kit.keyed_engine import rows_of as rows_read
 from kit.keyed_parts import EVER, Parts, Record, encoded, rows_of, table_of
 from tidelog.errors import InvariantError
 from tidelog.keyed.format import part_file
 from tidelog.keyed.format.directory import DIRECTORY, decode_directory
-from tidelog.keyed.format.layout import PAGED
-from tidelog.keyed.format.page_index import decode_page
-from tidelog.keyed.format.part import RunPart
+from tidelog.keyed.format.pages import decode_page
+from tidelog.keyed.format.part import PAGED, RunPart
 from tidelog.keyed.format.part_file import RunPartWriter, encode_part, page_rows_for
 from tidelog.keyed.format.records import KEYED_RECORDS, sort_records
 from tidelog.keyed.maintenance import compactor
-from tidelog.keyed.query import Keys
-from tidelog.keyed.read import directory_reader
+from tidelog.keyed.read import run_objects
+from tidelog.keyed.values import Keys
 from tidelog.wal.format.parquet_meta import PLAIN, pages_of, read_footer
 
 MEBIBYTE = 1024 * 1024
@@ -120,10 +119,7 @@ def test_a_key_of_more_than_half_a_row_group_is_cut() -> None:
 
 
 async def test_large_values_make_small_row_groups_and_pages() -> None:
-    """Large values give small row groups and pages.
-
-    A page of 1,024 mebibytes would be too large to read one.
-    """
+    """Large values give small row groups and pages."""
     big = bytes(range(256)) * 4_096
     records = [(b"k%d" % (n % 2), n, n, big if n % 3 else b"") for n in range(1, 41)]
     parts = Parts()
@@ -163,10 +159,7 @@ def test_pages_have_about_64_kibibytes_of_values(size: int, rows: int) -> None:
 
 @pytest.mark.parametrize("piece", [1, 7, 97, 5_000, 70_000])
 def test_what_is_written_in_pieces_is_the_same_part(piece: int) -> None:
-    """Spark tasks and large merges write records in pieces.
-
-    The division does not change the part.
-    """
+    """The division of Spark tasks and large merges does not change the part."""
     table = sort_records(table_of(MANY if piece > 50 else MANY[:700]))
     whole = encode_part(table, path="run/a.parquet")
     writer = RunPartWriter("run/a.parquet", page_rows=1_024)
@@ -181,10 +174,7 @@ def test_what_is_written_in_pieces_is_the_same_part(piece: int) -> None:
 
 
 def test_a_writer_holds_little_more_than_its_bytes() -> None:
-    """A writer holds little more than the encoded part.
-
-    A task may have less memory than its records.
-    """
+    """A writer holds little more than the encoded part, which may exceed a task's memory."""
     value = b"the same text in each record, so that the part itself is small" * 16
     writer = RunPartWriter("run/a.parquet")
     before = pa.total_allocated_bytes()
@@ -212,10 +202,7 @@ def test_a_writer_holds_little_more_than_its_bytes() -> None:
     ],
 )
 def test_records_out_of_order_or_none_are_refused(pieces: list[list[Record]]) -> None:
-    """A writer refuses unsorted records and empty parts.
-
-    An unsorted part would give wrong answers.
-    """
+    """A writer refuses unsorted records, which would give wrong answers, and empty parts."""
     writer = RunPartWriter("run/a.parquet")
 
     def write() -> None:
@@ -255,15 +242,12 @@ def test_a_part_has_as_many_row_groups_as_can_be_read(monkeypatch: pytest.Monkey
 async def test_keys_are_listed_by_bytes_where_they_are_large(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pages of the key listing are limited by bytes: 8,192 keys of 16 KiB would be 128 MiB.
-
-    A small directory whose keys compress well is not held whole either.
-    """
+    """Pages of the key listing are limited by bytes: 8,192 keys may take 128 MiB."""
     keys = [b"%05d" % number + bytes(16_379) for number in range(100)]
     records: list[Record] = [(key, number + 1, 1, b"v") for number, key in enumerate(keys)]
     parts = Parts()
     part = await parts.put(encoded(records))
-    monkeypatch.setattr(directory_reader, "WHOLE_GROUPS_MAX", most)
+    monkeypatch.setattr(run_objects, "WHOLE_GROUPS_MAX", most)
     head, whole = decode_directory((await parts.inner.get(part.directory)).data)
     pages = [page async for page in parts.reader.keys(part, b"", None)]
 
@@ -281,21 +265,16 @@ async def test_keys_are_listed_by_bytes_where_they_are_large(
 async def test_what_would_be_too_many_row_groups_is_another_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A merge starts a new part before the row groups exceed their limit.
-
-    Large records would otherwise never merge.
-    """
+    """A merge starts a new part at the limit of row groups, or it could never merge."""
     for name, value in (("GROUPS_MAX", 40), ("GROUP_ROWS", 4), ("PIECE_ROWS", 8)):
         monkeypatch.setattr(part_file, name, value)
-    logs = keyed_logs()
-    await logs.create("log")
-    log = await logs.open("log", batching=FAST, maintenance=False)
+    log = await opened_log(keyed_logs())
     with small_keyed():
         monkeypatch.setattr(compactor, "PART_ROWS", 10_000)
         for number in range(8):
             await log.append([(b"k%03d" % (40 * number + n), b"v") for n in range(40)])
             await log.compact()
-        await log.compact(everything=True)
+        await log.compact(full=True)
         (run,) = log.state_handle.state.runs
         found = await rows_read(log.scan(Keys.all()))
 

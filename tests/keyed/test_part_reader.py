@@ -13,7 +13,7 @@ from kit.keyed_parts import EVER, Parts, Record, encoded, rows_of
 from tidelog.keyed.format import directory as directory_format
 from tidelog.keyed.format import part_file
 from tidelog.keyed.format.part import RunPart
-from tidelog.keyed.read import directory_reader, group_reader
+from tidelog.keyed.read import group_reader, run_objects
 from tidelog.keyed.read.part_reader import ReaderChoice, RunPartReader
 
 WAYS: Final[tuple[ReaderChoice, ...]] = ("pages", "groups", "auto")
@@ -64,17 +64,14 @@ async def scanned(reader: RunPartReader, part: RunPart, *args: Any) -> list[Reco
 def test_every_reader_agrees_with_a_plain_list(
     records: list[Record], sizes: tuple[int, ...], data: st.DataObject
 ) -> None:
-    """Each reader gives the rows and counts of a plain list.
-
-    The choice of bytes to read is only a matter of cost.
-    """
+    """Each reader gives the rows and counts of a plain list."""
     rows, page_rows, piece_keys, whole_bytes, group_bytes, table_rows = sizes
     with (
         mock.patch.multiple(
             part_file, GROUP_ROWS=rows, GROUP_BYTES=group_bytes, PIECE_ROWS=50, GROUPS_MAX=10_000
         ),
         mock.patch.object(directory_format, "GROUP_KEYS", piece_keys),
-        mock.patch.object(directory_reader, "WHOLE_BYTES_MAX", whole_bytes),
+        mock.patch.object(run_objects, "WHOLE_BYTES_MAX", whole_bytes),
         mock.patch.object(group_reader, "TABLE_ROWS", table_rows),
     ):
         asyncio.run(compare(records, page_rows, data))

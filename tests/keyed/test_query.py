@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tidelog
 from tidelog.errors import UsageError
-from tidelog.keyed.query import KeyedQuery, Keys, chosen_keys
+from tidelog.keyed.values import KeyedQuery, Keys, chosen_keys
 
 KEY = st.text("\x00\x01a\xfe\xff", max_size=3).map(lambda text: text.encode("latin-1"))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kit.keyed_parts import Record, rows_of, table_of
 from kit.work import calls_of
-from tidelog.keyed.format.layout import Span, pack, unpack
+from tidelog.keyed.format.part import Span, pack, unpack
 from tidelog.keyed.format.records import (
     KEYED_RECORDS,
     in_order,
@@ -21,7 +21,7 @@ from tidelog.keyed.format.records import (
     repeated,
     sort_records,
 )
-from tidelog.keyed.read.ranges import join_spans
+from tidelog.keyed.read.run_objects import join_spans
 
 RECORDS = st.lists(
     st.tuples(
@@ -49,10 +49,7 @@ def test_records_are_sorted_as_bytes_are(records: list[Record], cuts: list[int])
 
 @given(records=RECORDS, start=st.integers(0, 40))
 def test_keys_begin_where_they_change(records: list[Record], start: int) -> None:
-    """A key starts where the value changes, also in a slice.
-
-    The buffers of a slice hold the whole column.
-    """
+    """A key starts where the value changes, also in a slice of a longer column."""
     keys = sorted(record[0] for record in records)
     column = pa.array(keys, pa.binary())[start:]
     found = keys[start:]

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kit.keyed_engine import FAST, keyed_logs, rows_of
-from kit.stores import Interposed
+from kit.keyed_engine import FAST, keyed_logs, opened_log, rows_of, until, waiters_of
+from kit.stores import Hold, InterposedStore
 from tidelog.errors import (
     Fenced,
     LogFull,
@@ -23,28 +23,26 @@ from tidelog.errors import (
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.port import KeyedScan
-from tidelog.keyed.query import Keys
 from tidelog.keyed.read import sources
-from tidelog.keyed.values import Retention, Sealing
+from tidelog.keyed.values import Keys, Retention, Sealing
 from tidelog.store.memory import MemoryStore
-from tidelog.testing.recorded import Recorded
+from tidelog.testing.recorded import RecordedStore
 from tidelog.wal.append.batching import Batching
 
 
 @pytest.fixture
-def store() -> Recorded:
-    return Recorded(MemoryStore())
+def store() -> RecordedStore:
+    return RecordedStore(MemoryStore())
 
 
 @pytest.fixture
-def logs(store: Recorded) -> KeyedLogs:
+def logs(store: RecordedStore) -> KeyedLogs:
     return keyed_logs(store)
 
 
 @pytest.fixture
 async def log(logs: KeyedLogs) -> AsyncIterator[KeyedLog]:
-    await logs.create("log")
-    opened = await logs.open("log", batching=FAST, maintenance=False)
+    opened = await opened_log(logs)
     yield opened
     await opened.close()
 
@@ -53,7 +51,7 @@ async def values_of(scan: KeyedScan) -> list[bytes]:
     return [row[3] for row in await rows_of(scan)]
 
 
-def data_gets(store: Recorded, since: int) -> list[str]:
+def data_gets(store: RecordedStore, since: int) -> list[str]:
     """Return the data objects that the reader fetched since then."""
     keys = [one.key for one in store.records[since:] if one.op == "get"]
     return [key for key in keys if key.endswith(".parquet") and not key.endswith(".keys.parquet")]
@@ -87,10 +85,7 @@ async def test_a_restart_neither_loses_nor_repeats_a_sequence(logs: KeyedLogs) -
 
 
 async def test_one_writes_at_a_time_and_the_newest_wins(logs: KeyedLogs) -> None:
-    """A newer writer fences the older one, which gets Fenced.
-
-    Their records would otherwise interleave.
-    """
+    """A newer writer fences the older one, or their records would interleave."""
     await logs.create("log")
     old = await logs.open("log", batching=FAST)
     await old.append([(b"k", b"1")])
@@ -107,14 +102,11 @@ async def test_one_writes_at_a_time_and_the_newest_wins(logs: KeyedLogs) -> None
 async def test_a_range_of_keys_is_read_in_the_order_of_bytes(
     log: KeyedLog, compacted: bool
 ) -> None:
-    """Scans of ranges and prefixes return all keys within them.
-
-    The list of keys is in byte order.
-    """
+    """Scans of ranges and prefixes, and the list of keys, follow the order of bytes."""
     keys = [b"", b"\x00", b"a", b"a\x00", b"a\xff", b"b", b"\xff", b"\xff\xff"]
     await log.append([(key, b"of " + key) for key in reversed(keys)])
     if compacted:
-        await log.compact(everything=True)
+        await log.compact(full=True)
 
     found = [row[0] for row in await rows_of(log.scan(Keys.between(b"a", b"b")))]
     assert sorted(found) == [b"a", b"a\x00", b"a\xff"]
@@ -126,27 +118,21 @@ async def test_a_range_of_keys_is_read_in_the_order_of_bytes(
 
 
 async def test_no_key_is_taken_for_another_with_more_bytes(log: KeyedLog) -> None:
-    """A scan of a key never returns records of a longer key.
-
-    Key and sequence are separate columns.
-    """
+    """A scan of a key never returns records of a longer key."""
     keys = [b"k", b"k\x00", b"k" + bytes(8), b"k\x00\x00\x00\x00\x00\x00\x00\x01"]
     await log.append([(key, key) for key in keys])
-    await log.compact(everything=True)
+    await log.compact(full=True)
 
     for key in keys:
         assert await values_of(log.scan(key)) == [key]
 
 
 async def test_a_count_of_what_is_compacted_asks_for_no_records(
-    store: Recorded, log: KeyedLog
+    store: RecordedStore, log: KeyedLog
 ) -> None:
-    """A count of compacted records fetches none of them.
-
-    The directory stores the count of each key.
-    """
+    """A count of compacted records reads the directory and fetches none of them."""
     await log.append([(b"k%d" % (n % 7), b"v" * 50) for n in range(700)])
-    await log.compact(everything=True)
+    await log.compact(full=True)
     since = len(store.records)
 
     assert await log.count(b"k3") == 100
@@ -155,11 +141,11 @@ async def test_a_count_of_what_is_compacted_asks_for_no_records(
 
 
 async def test_an_approximate_count_says_between_what_it_lies(
-    store: Recorded, log: KeyedLog
+    store: RecordedStore, log: KeyedLog
 ) -> None:
     """The bounds contain the exact count, and the call fetches no records for any range."""
     await log.append([(b"k%d" % (n % 7), b"v" * 50) for n in range(700)])
-    await log.compact(everything=True)
+    await log.compact(full=True)
     exact = await log.count(b"k3", 100, 400)
     since = len(store.records)
 
@@ -170,7 +156,7 @@ async def test_an_approximate_count_says_between_what_it_lies(
     assert data_gets(store, since) == []
 
 
-async def test_lag_is_a_count_from_where_a_reader_stands(log: KeyedLog) -> None:
+async def test_lag_is_the_number_of_records_after_a_position(log: KeyedLog) -> None:
     """The number of records after a reader's position is its lag, as in the RFC's example."""
     await log.append([(b"k", b"%d" % n) for n in range(10)])
     current_seq = 4
@@ -178,12 +164,11 @@ async def test_lag_is_a_count_from_where_a_reader_stands(log: KeyedLog) -> None:
     assert await log.count(b"k", current_seq) == 7
 
 
-async def test_what_does_not_hold_a_key_is_not_read(store: Recorded, logs: KeyedLogs) -> None:
+async def test_what_does_not_hold_a_key_is_not_read(store: RecordedStore, logs: KeyedLogs) -> None:
     """A scan skips a run by its directory, and a fragment by the keys in its link."""
-    await logs.create("log")
-    log = await logs.open("log", batching=FAST, maintenance=False)
+    log = await opened_log(logs)
     await log.append([(b"old", b"1"), (b"both", b"1")])
-    await log.compact(everything=True)
+    await log.compact(full=True)
     for n in range(5):
         await log.append([(b"new%d" % n, b"2"), (b"both", b"2")])
     await log.close()
@@ -202,7 +187,7 @@ async def test_what_does_not_hold_a_key_is_not_read(store: Recorded, logs: Keyed
 
 
 async def test_the_tip_of_a_log_is_read_without_what_is_older(
-    store: Recorded, logs: KeyedLogs
+    store: RecordedStore, logs: KeyedLogs
 ) -> None:
     """A read of the newest records fetches one run. Runs do not overlap in sequence."""
     await logs.create("log", sealing=Sealing(bytes=None))
@@ -237,23 +222,17 @@ async def test_an_append_that_does_not_wait_is_read_at_once_and_flushed_later(
 
 async def test_visibility_durable_shows_what_is_sure_alone() -> None:
     """A scan hides records that a crash could lose."""
-    may_put = asyncio.Event()
-    may_put.set()
-
-    async def before(op: str, _key: str) -> None:
-        if op == "put":
-            await may_put.wait()
-
-    logs = keyed_logs(Interposed(MemoryStore(), before=before))
+    gate = Hold("put", "", is_open=True)
+    logs = keyed_logs(InterposedStore(MemoryStore(), before=gate))
     await logs.create("log")
     log = await logs.open("log", visibility="durable", batching=FAST, maintenance=False)
     await log.append([(b"k", b"0")])
-    may_put.clear()
+    gate.go_on.clear()
     first = await log.append([(b"k", b"1")], durable=False)
 
     assert first == 2
     assert await values_of(log.scan(b"k")) == [b"0"]
-    may_put.set()
+    gate.go_on.set()
     await log.flush()
     assert await values_of(log.scan(b"k")) == [b"0", b"1"]
     await log.close()
@@ -287,7 +266,7 @@ async def test_followers_get_what_comes_to_their_keys(log: KeyedLog) -> None:
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         group.create_task(keep("one", one, 2))
         group.create_task(keep("some", some, 2))
-        await asyncio.sleep(0.5)  # Give both followers time to start.
+        await until(lambda: len(waiters_of(log)) == 2)
         await log.append([(b"b", b"other")])
         await log.append([(b"a1", b"new"), (b"a2", b"too")])
     assert got == {"one": [b"old", b"new"], "some": [b"new", b"too"]}
@@ -331,7 +310,7 @@ async def test_segments_are_windows_over_all_keys(log: KeyedLog) -> None:
     await log.append([(b"a", b"1"), (b"b", b"1")])
     sealed = await log.seal()
     await log.append([(b"c", b"2")])
-    await log.compact(everything=True)
+    await log.compact(full=True)
 
     assert sealed is not None
     assert (sealed.id, sealed.start, sealed.limit) == (0, 1, 3)
@@ -384,11 +363,11 @@ async def test_a_checkpoint_keeps_what_was_readable(logs: KeyedLogs, log: KeyedL
 
 
 async def test_a_fork_shares_what_was_stored_and_goes_its_own_way(
-    store: Recorded, logs: KeyedLogs, log: KeyedLog
+    store: RecordedStore, logs: KeyedLogs, log: KeyedLog
 ) -> None:
     """A fork copies no records. Later changes of the source do not affect it."""
     await log.append([(b"k", b"1"), (b"k", b"2")])
-    await log.compact(everything=True)
+    await log.compact(full=True)
     await log.append([(b"k", b"3")])
     since = len(store.records)
     fork = await logs.fork("log", "fork")
@@ -428,7 +407,7 @@ async def test_a_fork_shares_what_was_stored_and_goes_its_own_way(
     ],
 )
 async def test_what_is_no_record_is_refused_before_anything_is_asked(
-    store: Recorded, log: KeyedLog, wrong: object
+    store: RecordedStore, log: KeyedLog, wrong: object
 ) -> None:
     """An append of wrong records raises UsageError without a request."""
     since = len(store.records)
@@ -460,7 +439,7 @@ async def test_newest_first_holds_no_key_as_a_whole(
     monkeypatch.setattr(sources, "ROWS_AT_ONCE", 100)
     few = [(b"a", b"1"), (b"b", b"1"), (b"z", b"1")]
     await log.append([*few, *[(b"many", b"%d" % n) for n in range(1_000)], *few])
-    await log.compact(everything=True)
+    await log.compact(full=True)
 
     tables = [table async for table in log.scan(Keys.all(), newest_first=True)]
     assert max(table.num_rows for table in tables) <= 100

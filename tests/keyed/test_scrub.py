@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kit.keyed_engine import FAST, keyed_logs
+from kit.keyed_engine import keyed_logs, opened_log
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.states.state import KeyedDiff
@@ -28,13 +28,12 @@ def logs(store: MemoryStore) -> KeyedLogs:
 @pytest.fixture
 async def log(logs: KeyedLogs) -> KeyedLog:
     """Return a log with two segments, a checkpoint of retired records, and loose records."""
-    await logs.create("log")
-    log = await logs.open("log", batching=FAST, maintenance=False)
+    log = await opened_log(logs)
     await log.append([(b"k%d" % n, b"v" * 100) for n in range(50)])
     await log.create_checkpoint("kept")
     await log.seal()
     await log.append([(b"k%d" % n, b"w" * 100) for n in range(30)])
-    await log.compact(everything=True)
+    await log.compact(full=True)
     await log.retire(Retention(segments=1))
     await log.append([(b"loose", b"x")])
     return log
@@ -81,10 +80,7 @@ def _kind(key: str) -> str:
 
 
 async def test_a_window_that_no_run_has_is_told(log: KeyedLog) -> None:
-    """The scrubber reports sequences without a run.
-
-    No decision makes such a state, so the test commits it directly.
-    """
+    """The scrubber reports sequences without a run, a state that the test itself commits."""
     run = log.state_handle.state.runs[-1]
     later = replace(run, id="later", lower=run.upper + 5, upper=run.upper + 9, parts=())
     await log.state_handle.machine.commit(

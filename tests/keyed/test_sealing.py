@@ -14,7 +14,7 @@ from tidelog.keyed.maintenance import compactor
 from tidelog.keyed.maintenance.plan import retired_by
 from tidelog.keyed.states import transition
 from tidelog.keyed.states.state import KeyedState
-from tidelog.keyed.states.transition import decide_sealed
+from tidelog.keyed.states.transition import decide_seal
 from tidelog.keyed.values import Retention, Sealing
 
 HOUR_US = 3_600_000_000
@@ -27,10 +27,7 @@ async def _log(age_us: int) -> KeyedLog:
 
 
 async def test_a_segment_is_not_as_old_as_the_records_of_the_one_before() -> None:
-    """Old loose records of the previous segment do not age the new one.
-
-    It would otherwise be sealed at once.
-    """
+    """Old loose records of the previous segment do not age the new one."""
     log = await _log(HOUR_US)
     now_us = wall_us(log.state_handle.clock)
     await log.append([(b"k", b"old")], timestamp_us=now_us - 2 * HOUR_US)
@@ -56,7 +53,7 @@ async def test_a_segment_that_was_sealed_is_compacted_before_another_is(
         await real()
 
     real = log.state_handle.refresh
-    for name in ("decide_sealed", "decide_compacted"):
+    for name in ("decide_seal", "decide_compact"):
         decide = getattr(transition, name)
 
         def noted(
@@ -69,19 +66,16 @@ async def test_a_segment_that_was_sealed_is_compacted_before_another_is(
         monkeypatch.setattr(compactor, name, noted)
     monkeypatch.setattr(type(log.state_handle), "refresh", lambda _: refresh())
     await log.compact()
-    assert done[:4] == ["decide_sealed", "decide_compacted"] * 2
+    assert done[:4] == ["decide_seal", "decide_compact"] * 2
     monkeypatch.undo()
     await log.close()
 
 
 async def test_young_records_stay_though_a_clock_that_is_behind_sealed_them() -> None:
-    """Records of the last minute stay, although a slow clock dated the seal ten hours back.
-
-    Future times, as a user may give them, do not keep a segment forever.
-    """
+    """Records of the last minute stay, although a slow clock dated the seal ten hours back."""
     log = await _log(HOUR_US)
     now_us = wall_us(log.state_handle.clock)
-    seal = partial(decide_sealed, at_us=now_us - 10 * HOUR_US)
+    seal = partial(decide_seal, at_us=now_us - 10 * HOUR_US)
     for time_us in (now_us - 60_000_000, now_us - 3 * HOUR_US, now_us + 9 * HOUR_US):
         first = await log.append([(b"k", b"v")] * 3, timestamp_us=time_us)
         assert await log.state_handle.machine.commit(partial(seal, limit=first + 3))

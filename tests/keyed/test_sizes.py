@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kit.keyed_engine import FAST, keyed_logs, rows_of
+from kit.keyed_engine import FAST, keyed_logs, opened_log, rows_of
 from tidelog.keyed.format import part_file
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.maintenance import compactor, merge, plan
-from tidelog.keyed.query import Keys
 from tidelog.keyed.read import sources
+from tidelog.keyed.values import Keys
 
 AT_ONCE = 64 * 1024
 VALUE = bytes(16 * 1024)  # These bytes compress to almost nothing.
@@ -22,12 +22,11 @@ KEYS = 7
 async def _filled(appends: int, *, compact_each: int | None = None) -> KeyedLog:
     """Return a new handle of a log with large records that compress to few bytes."""
     logs = keyed_logs()
-    await logs.create("log")
-    log = await logs.open("log", batching=FAST, maintenance=False)
+    log = await opened_log(logs)
     for number in range(appends):
         await log.append([(b"k%d" % (number % KEYS), VALUE), (b"m%03d" % number, VALUE)])
         if compact_each is not None and number % compact_each == compact_each - 1:
-            await log.compact(everything=True)
+            await log.compact(full=True)
     await log.close()
     return await logs.open("log", batching=FAST, maintenance=False)
 
@@ -35,10 +34,7 @@ async def _filled(appends: int, *, compact_each: int | None = None) -> KeyedLog:
 async def test_a_run_of_records_that_compress_well_is_no_larger_than_is_sorted_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A run is limited by the size of its records in memory.
-
-    The compactor would otherwise hold gigabytes, and Arrow sorts at most 2 GiB.
-    """
+    """A run is limited by the size of its records in memory: Arrow sorts at most 2 GiB."""
     for module in (plan, compactor):
         monkeypatch.setattr(module, "RUN_BYTES_MAX", AT_ONCE, raising=False)
     log = await _filled(40)
@@ -51,7 +47,7 @@ async def test_a_run_of_records_that_compress_well_is_no_larger_than_is_sorted_a
 
     real: Any = compactor.__dict__["sort_records"]
     monkeypatch.setattr(compactor, "sort_records", sort_records)
-    assert await log.compact(everything=True) > 1
+    assert await log.compact(full=True) > 1
     assert len(held) > 1
     assert max(held) < AT_ONCE + 3 * len(VALUE)
     assert (await log.describe()).compacted == 81
@@ -93,13 +89,10 @@ async def test_a_merge_of_records_that_compress_well_holds_no_more_than_is_sorte
 async def test_a_scan_of_large_values_gives_no_more_at_once_than_some_row_groups(
     monkeypatch: pytest.MonkeyPatch, newest_first: bool
 ) -> None:
-    """Tables are limited to some row groups.
-
-    One with 65,536 values of a mebibyte would be 64 GiB.
-    """
+    """Tables are limited to some row groups: 65,536 values of a mebibyte would be 64 GiB."""
     monkeypatch.setattr(part_file, "GROUP_BYTES", 4 * len(VALUE))
     log = await _filled(140)
-    await log.compact(everything=True)
+    await log.compact(full=True)
     (run,) = log.state_handle.state.runs
     assert len(run.parts) == 1
     scans = (

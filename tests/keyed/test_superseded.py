@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import pytest
 
 from kit.clocks import SwiftClock
-from kit.keyed_engine import rows_of
-from kit.stores import Interposed
+from kit.keyed_engine import rows_of, until, waiters_of
+from kit.stores import InterposedStore
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.errors import LocationError, NoSuchLog, Outcome, SequenceRetired
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.port import KeyedReads, KeyedScan
-from tidelog.keyed.read.piece import LoosePiece
+from tidelog.keyed.read.sources import LoosePiece
 from tidelog.keyed.reader import REFRESH_US
 from tidelog.keyed.values import Retention
 from tidelog.store.memory import MemoryStore
@@ -34,8 +34,8 @@ class Disk:
         self.asked = 0
 
     def logs(self, *, first: bool = False) -> KeyedLogs:
-        store = Interposed(self.store, before=self._before) if first else self.store
-        consensus = _Told(self.consensus, self) if first else self.consensus
+        store = InterposedStore(self.store, before=self._before) if first else self.store
+        consensus = _ReportingConsensus(self.consensus, self) if first else self.consensus
         return KeyedLogs(store=store, consensus=consensus, clock=self.clock, writer="test")  # type: ignore[arg-type]
 
     async def _before(self, op: str, key: str) -> None:
@@ -45,7 +45,7 @@ class Disk:
 
 
 @dataclass
-class _Told:
+class _ReportingConsensus:
     """A consensus that reports its reads to the disk."""
 
     consensus: MemoryConsensus
@@ -90,10 +90,7 @@ async def test_a_handle_that_was_taken_over_comes_to_show_what_others_wrote() ->
 
 
 async def test_a_handle_that_goes_on_writing_asks_for_nothing_to_read_its_own() -> None:
-    """A handle that continues to write reads its log without a request.
-
-    An acknowledged append proves that no other process wrote.
-    """
+    """An acknowledged append proves that no other process wrote, so reads need no request."""
     disk = Disk()
     log = await disk.logs(first=True).create("log")
     await _appended(log, b"0")
@@ -107,13 +104,10 @@ async def test_a_handle_that_goes_on_writing_asks_for_nothing_to_read_its_own() 
 
 
 async def test_a_follower_of_a_handle_that_was_taken_over_goes_on() -> None:
-    """A follower of a superseded handle receives the other writer's records.
-
-    They are in runs, and only a new look finds them.
-    """
+    """A follower of a superseded handle finds the other writer's runs by a new look."""
     disk = Disk()
     old, new = await _taken_over(disk)
-    await new.compact(everything=True)
+    await new.compact(full=True)
     await new.collect(after_us=0)
     found: list[bytes | None] = []
     async with asyncio.timeout(10), old.follow(KEY, start=0) as following:
@@ -126,7 +120,7 @@ async def test_a_follower_of_a_handle_that_was_taken_over_goes_on() -> None:
     assert disk.asked < 100
 
 
-async def test_a_read_beside_a_look_leaves_no_gap() -> None:
+async def test_a_failed_look_leaves_no_gap_in_the_view() -> None:
     """The view has no gap if its look fails between the state and the wal.
 
     Another process compacts and collects at that moment. The memory of the handle then ends before
@@ -144,7 +138,7 @@ async def test_a_read_beside_a_look_leaves_no_gap() -> None:
                 raise LocationError("it is away", outcome=Outcome.NOT_APPLIED)
         elif looks and not is_done:
             is_done = True
-            await new.compact(everything=True)
+            await new.compact(full=True)
             await new.collect(after_us=0)
             await _appended(new, b"6")
 
@@ -164,16 +158,12 @@ async def test_a_read_beside_a_look_leaves_no_gap() -> None:
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
-async def test_of_a_fragment_known_in_part_the_rest_is_read_once(newest_first: bool) -> None:
-    """Each record of a partly known fragment is read once.
-
-    A look may come between the acknowledgements of its appends.
-    """
+async def test_the_rest_of_a_partly_known_fragment_is_read_once(newest_first: bool) -> None:
+    """Each record of a fragment is read once, also by a look between two acknowledgements."""
     disk = Disk()
     await (await disk.logs().create("log")).close()
-    writer = await disk.logs().open(
-        "log", batching=Batching(interval_us=100_000), maintenance=False
-    )
+    batching = Batching(interval_us=100_000)
+    writer = await disk.logs().open("log", batching=batching, maintenance=False)
     reader = await disk.logs().reader("log", refresh_us=10**12)
     await reader.refresh()
     await writer.append([(KEY, b"1")])
@@ -223,8 +213,7 @@ async def test_whoever_writes_or_follows_a_log_that_is_dropped_hears_that(durabl
     await _appended(log, b"1")
     following = log.follow(KEY)
     waiting = asyncio.ensure_future(anext(aiter(following)))
-    while not log._feed._by_key:  # noqa: ASYNC110 - that it waits is told by nothing else
-        await asyncio.sleep(0)
+    await until(lambda: len(waiters_of(log)) == 1)
     await disk.logs().drop("log")
 
     async def append() -> None:
@@ -238,19 +227,16 @@ async def test_whoever_writes_or_follows_a_log_that_is_dropped_hears_that(durabl
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-async def test_two_who_collect_at_once_are_in_nobody_s_way(is_first: bool) -> None:
-    """A collection succeeds, although another process moves the cursor first.
-
-    The other process creates or moves the wal's cursor and collects before it.
-    """
+async def test_concurrent_collections_succeed(is_first: bool) -> None:
+    """A collection succeeds although another process creates or moves the cursor first."""
     disk = Disk()
     log = await disk.logs(first=True).create("log")
     await _appended(log, b"1", b"2")
-    await log.compact(everything=True)
+    await log.compact(full=True)
     if not is_first:
         await log.collect(after_us=0)
     await _appended(log, b"3")
-    await log.compact(everything=True)
+    await log.compact(full=True)
     other = await disk.logs().open("log")
     looked = 0
 
@@ -259,7 +245,7 @@ async def test_two_who_collect_at_once_are_in_nobody_s_way(is_first: bool) -> No
         looked += key.endswith("/cursor/compacted.json") or bool(looked)
         if looked == 2:
             await _appended(other, b"4")
-            await other.compact(everything=True)
+            await other.compact(full=True)
             await other.collect(after_us=0)
 
     disk.before = before

@@ -12,33 +12,33 @@ import pytest
 
 from tidelog.errors import CorruptionError
 from tidelog.keyed.format.part import RunPart
+from tidelog.keyed.format.records import KEY_ROWS
 from tidelog.keyed.maintenance.collecting import needed_from
 from tidelog.keyed.maintenance.plan import retired_by
 from tidelog.keyed.read import listing
 from tidelog.keyed.read.listing import merged_keys
-from tidelog.keyed.read.sources import KEY_ROWS
 from tidelog.keyed.states.describing import segments_of
 from tidelog.keyed.states.language import KeyedLanguage
 from tidelog.keyed.states.run import Run
 from tidelog.keyed.states.state import KeyedState, SegmentSeal
-from tidelog.keyed.states.transition import decide_checkpoint, decide_retired
+from tidelog.keyed.states.transition import decide_checkpoint, decide_retire
 from tidelog.keyed.values import Retention
 
 MANY = 400
 
 
-class Counted(tuple[Run, ...]):
+class CountedRuns(tuple[Run, ...]):
     """Runs that count each access to one of them."""
 
     looks = 0
 
     def __iter__(self) -> Iterator[Run]:
         for run in super().__iter__():
-            Counted.looks += 1
+            CountedRuns.looks += 1
             yield run
 
     def __getitem__(self, at: Any) -> Any:
-        Counted.looks += 1
+        CountedRuns.looks += 1
         return super().__getitem__(at)
 
 
@@ -53,7 +53,7 @@ def _state(count: int) -> KeyedState:
         for n in range(count)
     ]
     seals = tuple(SegmentSeal(limit=run.upper, at_us=run.at_us) for run in runs)
-    return KeyedState(is_made=True, compacted=1 + 2 * count, runs=Counted(runs), seals=seals)
+    return KeyedState(is_made=True, compacted=1 + 2 * count, runs=CountedRuns(runs), seals=seals)
 
 
 @dataclass(frozen=True)
@@ -93,30 +93,24 @@ async def test_keys_of_many_small_runs_are_few_pages(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("kept", [1, 100, 101, 12_345, 100 * MANY, 100 * MANY + 1])
 def test_retention_and_listings_look_at_each_run_once(kept: int) -> None:
-    """Retention and listings look at each run a constant number of times.
-
-    Quadratic work would block the process for minutes.
-    """
+    """Retention and listings look at each run a constant number of times."""
     state = _state(MANY)
-    Counted.looks = 0
+    CountedRuns.looks = 0
     retired = retired_by(state, Retention(bytes=kept), now_us=0)
     surplus = MANY - -(-kept // 100)
     assert retired == (1 if surplus <= 0 else 1 + 2 * surplus)
-    assert Counted.looks <= 3 * MANY + 3
-    Counted.looks = 0
+    assert CountedRuns.looks <= 3 * MANY + 3
+    CountedRuns.looks = 0
     found = segments_of(state)
     assert [(one.start, one.records, one.bytes, one.runs) for one in found[:-1]] == [
         (run.lower, 2, 100, 1) for run in tuple.__iter__(state.runs)
     ]
     assert (found[-1].start, found[-1].records) == (1 + 2 * MANY, 0)
-    assert Counted.looks <= 4 * MANY
+    assert CountedRuns.looks <= 4 * MANY
 
 
 def test_one_clock_that_is_years_ahead_does_not_keep_the_wal() -> None:
-    """A run with a time years ahead does not keep the wal.
-
-    Runs cover the wal before and after it.
-    """
+    """A run with a time years ahead does not keep the wal before and after it."""
     state = _state(5)
     ahead = replace(state, runs=(replace(state.runs[0], at_us=10**15), *state.runs[1:]))
     assert needed_from(state, 2) == needed_from(ahead, 2) == 7
@@ -124,10 +118,7 @@ def test_one_clock_that_is_years_ahead_does_not_keep_the_wal() -> None:
 
 
 def test_a_state_has_each_run_once_however_many_checkpoints_keep_it() -> None:
-    """The state stores each run once, for any number of checkpoints.
-
-    A nightly checkpoint would otherwise make it megabytes large.
-    """
+    """The state stores each run once, for any number of checkpoints."""
     language = KeyedLanguage("log")
     plain = _state(MANY)
     state = replace(plain, runs=tuple(plain.runs))
@@ -141,7 +132,7 @@ def test_a_state_has_each_run_once_however_many_checkpoints_keep_it() -> None:
         assert len(told) < 200
         state = language.apply(state, language.decode_diff(told))
         assert state.checkpoints[name] == made.result
-        gone = decide_retired(state, state.seals[0].limit).diff
+        gone = decide_retire(state, state.seals[0].limit).diff
         assert gone is not None
         state = language.apply(state, gone)
     stored = language.encode_state(state)
@@ -152,10 +143,7 @@ def test_a_state_has_each_run_once_however_many_checkpoints_keep_it() -> None:
 
 
 def test_a_state_whose_checkpoint_lacks_a_run_is_refused() -> None:
-    """A state whose checkpoint lacks a run raises CorruptionError.
-
-    A collector would delete the checkpoint's records.
-    """
+    """A collector would delete the records of a checkpoint that lacks a run."""
     state = replace(_state(2), runs=tuple(_state(2).runs))
     made = decide_checkpoint(state, "c", next_sequence=state.compacted, at_us=1).result
     assert made is not None
@@ -164,7 +152,7 @@ def test_a_state_whose_checkpoint_lacks_a_run_is_refused() -> None:
         language.encode_state(replace(state, runs=(), checkpoints={"c": made}))
     )
     del fields["kept"]["1"]
-    with pytest.raises(CorruptionError, match="the state of a keyed log cannot be read"):
+    with pytest.raises(CorruptionError, match="the state of a keyed log lacks a run"):
         language.decode_state(msgspec.msgpack.encode(fields))
 
 

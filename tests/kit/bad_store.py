@@ -19,7 +19,7 @@ from kit.shards import on_store
 from tidelog.errors import LocationError, Outcome, TidelogError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry
-from tidelog.testing import Fault, Faulty, Request
+from tidelog.testing import Fault, FaultyStore, Request
 
 FAULTS_MAX = 12
 FAULTS = st.sampled_from(
@@ -30,7 +30,7 @@ WELL, LATE, DOUBLED = "well", "late", "doubled"
 WAYS = st.sampled_from([WELL, WELL, LATE, DOUBLED])
 
 
-class Unruly:
+class UnrulyStore:
     """A store in which ``way`` chooses the fate of each change; late changes wait in ``late``."""
 
     def __init__(self, store: MemoryStore, *, way: Callable[[], str], late: list[Change]) -> None:
@@ -76,11 +76,7 @@ async def end_tasks() -> None:
 
 
 def must_fail(machine: type[RuleBasedStateMachine], *, examples: int = 60) -> None:
-    """Run a machine that must find a fault, without shrinking it.
-
-    Raises:
-        AssertionError: the machine found no fault.
-    """
+    """Run a machine, without shrinking it; raise AssertionError if it finds no fault."""
     some = settings(
         max_examples=examples,
         stateful_step_count=40,
@@ -133,9 +129,9 @@ class OnBadStore(RuleBasedStateMachine):
             with suppress(TidelogError):
                 self.run(change())
 
-    def bad_store(self) -> Faulty:
-        unruly = Unruly(self.inner, way=self._way, late=self.late)
-        return Faulty(unruly, toss=self._toss)
+    def bad_store(self) -> FaultyStore:
+        unruly = UnrulyStore(self.inner, way=self._way, late=self.late)
+        return FaultyStore(unruly, toss=self._toss)
 
     def _way(self) -> str:
         return self.ways.pop(0) if self.ways else WELL

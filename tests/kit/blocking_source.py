@@ -30,7 +30,7 @@ class Twin:
 
     awaited: str  # Module and class, ``tidelog.wal.log.Log``.
     doc: str
-    base: str = "Blocking"
+    base: str = "BlockingTwin"
     internal: frozenset[str] = frozenset()  # Members for engines and other handles of tidelog.
     fields: tuple[str, ...] = ()  # Fields of a dataclass that callers read.
     in_loop: frozenset[str] = frozenset()  # Plain methods that need the running loop.
@@ -55,8 +55,10 @@ MODULES: Final[dict[str, tuple[Twin, ...]]] = {
         Twin(
             "tidelog.location.Location",
             "A connection to a location; close it, or use it in ``with``.",
-            base="Connection",
-            internal=names("controller maintenance executor_url store"),
+            base="tidelog.blocking.transacting.TransactingConnection",
+            internal=names(
+                "controller maintenance executor_url store table_transactions transact attempts"
+            ),
             fields=("url",),
         ),
     ),
@@ -65,7 +67,7 @@ MODULES: Final[dict[str, tuple[Twin, ...]]] = {
         Twin(
             "tidelog.wal.log.Log",
             "A log; close it, or use it in ``with``. Several threads may use one log at once.",
-            base="Closing",
+            base="ClosingTwin",
             fields=("name", "protocol"),
         ),
     ),
@@ -78,12 +80,12 @@ MODULES: Final[dict[str, tuple[Twin, ...]]] = {
         Twin(
             "tidelog.keyed.port.KeyedScan",
             "Records, read on demand by one thread. Leaving the loop by ``break`` ends the scan.",
-            base="Closing",
+            base="ClosingTwin",
         ),
         Twin(
             "tidelog.keyed.reader.KeyedReader",
             "A keyed log that is read; close it, or use it in ``with``.",
-            base="Closing",
+            base="ClosingTwin",
             fields=("name",),
         ),
         Twin(
@@ -110,35 +112,57 @@ MODULES: Final[dict[str, tuple[Twin, ...]]] = {
         Twin(
             "tidelog.persist.handle.appender.Appender",
             "A named writer.",
-            base="Closing",
+            base="ClosingTwin",
             fields=("upper",),
         ),
         Twin(
             "tidelog.persist.handle.leasing.LeasedReader",
             "A reader with a lease.",
-            base="Closing",
+            base="ClosingTwin",
             fields=("since", "until_us"),
             internal=names("begin beat"),
         ),
         Twin(
             "tidelog.persist.transactions.transactions.Transactions",
             "Transactions: writes to several shards at one time.",
-            internal=names(
-                "state refresh shard forget_id commit seen applied catch_up raise_epoch"
-            ),
+            internal=names("state refresh shard id_of decide seen"),
         ),
         Twin("tidelog.persist.transactions.begun.Transaction", "One transaction."),
     ),
     "collections": (
-        Twin("tidelog.collection.collections.Collections", "The collections of a location."),
+        Twin(
+            "tidelog.collection.collections.Collections",
+            "The collections of a location.",
+            internal=names("opened"),
+        ),
         Twin(
             "tidelog.collection.collection.Collection",
             "A collection.\n\nA time is ISO 8601 text, a datetime, a date (its midnight in UTC) or "
             "milliseconds since 1970.",
             internal=names(
-                "all_shards refresh since upper resolve_as_of resolve_between reading contents "
-                "changes_of parts_until parts_between snapshots"
+                "all_shards all_states states check_since refresh since upper resolve_as_of "
+                "resolve_between resolve_start reading contents rows_of changes_of parts_until "
+                "parts_between snapshots"
             ),
+        ),
+        Twin(
+            "tidelog.collection.reading.Contents",
+            "The rows of a collection at one time; ``len`` and other libraries read them.",
+            base="RowsTwin",
+            fields=("as_of",),
+        ),
+        Twin("tidelog.collection.tables.Tables", "The tables of a location."),
+        Twin(
+            "tidelog.collection.tables.Table",
+            "A table: a collection that programs write.",
+            internal=names("info columns writer reader registered finish"),
+        ),
+        Twin(
+            "tidelog.collection.transaction.TableTransaction",
+            "A transaction over tables; use it in ``with``, which commits it at the end.",
+            base="ClosingTwin",
+            fields=("time",),
+            internal=names("is_refused"),
         ),
     ),
     "sources": (
@@ -149,8 +173,6 @@ MODULES: Final[dict[str, tuple[Twin, ...]]] = {
         ),
     ),
 }
-# Awaited methods may return a subclass of the type that has a twin.
-NARROWER: Final = {"Following": "KeyedScan", "ViewScan": "KeyedScan"}
 HOMES: Final = {twin.name: module for module, twins in MODULES.items() for twin in twins}
 TWINS: Final = {twin.name: twin for twins in MODULES.values() for twin in twins}
 
@@ -188,9 +210,10 @@ class Source:
         self.needed.add((module, f"as {alias}"))
         awaited = f"{alias}.{twin.name}"
         parents = [base for base in twin.cls.__mro__[1:] if base.__name__ in TWINS]
-        base = parents[0].__name__ if parents else f"{twin.base}[{awaited}]"
+        home, _, name = twin.base.rpartition(".")
+        base = parents[0].__name__ if parents else f"{name}[{awaited}]"
         if not parents:
-            self.needed.add(("tidelog.blocking.portal", twin.base))
+            self.needed.add((home or "tidelog.blocking.portal", name))
         lines = [f"@documented_as({awaited})", f"class {twin.name}({base}):"]
         lines.append(
             textwrap.indent(
@@ -209,10 +232,11 @@ class Source:
     def _members(self, twin: Twin, parents: list[type]) -> Iterator[str]:
         for name in twin.fields:
             yield self._field(twin, name)
-        seen = {*twin.fields, *twin.internal}
+        seen = set[str]()
         for parent in parents:
             seen |= {name for name in dir(parent) if not name.startswith("__")}
             seen -= set(vars(twin.cls)) - set(vars(parent))
+        seen |= {*twin.fields, *twin.internal}
         for cls in twin.cls.__mro__[:-1]:
             if cls in parents:
                 break
@@ -254,7 +278,7 @@ class Source:
     def _method(self, twin: Twin, function: Any) -> str:
         node = _node(function)
         assert node.returns is not None
-        returned = NARROWER.get(ast.unparse(node.returns), ast.unparse(node.returns))
+        returned = _with_twin(function.__module__, ast.unparse(node.returns))
         node.returns = ast.parse(returned, mode="eval").body
         self._resolve(function.__module__, node.args, self.typed)
         self._resolve(function.__module__, node.returns, self.typed)
@@ -318,6 +342,25 @@ class Source:
     def _import_twin(self, name: str, into: set[tuple[str, str]]) -> None:
         if HOMES[name] != self.name:
             into.add((f"tidelog.blocking.{HOMES[name]}", name))
+
+
+def _with_twin(module: str, returned: str) -> str:
+    """Return the base of a type that has a twin, or the type itself.
+
+    Raises:
+        LookupError: callers would have to await a method of the type, because it has no twin.
+    """
+    home, name = _home(importlib.import_module(module), returned)
+    cls = getattr(importlib.import_module(home), name, None) if name.isidentifier() else None
+    if not isinstance(cls, type):
+        return returned
+    for base in cls.__mro__:
+        if base.__name__ in TWINS:
+            return base.__name__
+    methods = [getattr(cls, each) for each in dir(cls) if each[0] != "_"]
+    if hasattr(cls, "__aiter__") or any(map(inspect.iscoroutinefunction, methods)):
+        raise LookupError(f"{returned} must be awaited, and has no blocking twin")
+    return returned
 
 
 def _item(returns: ast.expr) -> str | None:

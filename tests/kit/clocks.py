@@ -1,12 +1,14 @@
-"""Clocks for tests."""
+"""Clocks for tests, and tests in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from sim.kernel.clock import SimClock
+from sim.kernel.loop import run
 from tidelog.core.clock import SystemClock
 
 T = TypeVar("T")
@@ -119,3 +121,16 @@ class HandClock(SystemClock):
             if not waker.done():
                 waker.set_result(None)
         await asyncio.sleep(0.02)
+
+
+def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Decorate a test that runs on the simulator's loop, in virtual time.
+
+    The test's parameter ``seed``, if it has one, is the seed of the loop.
+    """
+
+    @functools.wraps(test)
+    def on_a_loop(*args: Any, **options: Any) -> None:
+        run(lambda: test(*args, **options), options.get("seed", 1))
+
+    return on_a_loop

@@ -20,7 +20,7 @@ Bytes = Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReadResult:
     """The results of a scrub and a read of a log; ``rows`` is None if the read raised an error."""
 
     problems: list[Problem]
@@ -32,12 +32,12 @@ class Seen:
         return [problem.why for problem in self.problems]
 
 
-def look(log: Bytes) -> Seen:
+def look(log: Bytes) -> ReadResult:
     """Scrub and read a log without knowledge of its protocol."""
     return asyncio.run(look_at(log))
 
 
-async def look_at(log: Bytes) -> Seen:
+async def look_at(log: Bytes) -> ReadResult:
     """Do the work of `look` in a running loop, for tests that repeat it often."""
     objects = {key: Object(data, f"m{n}", n) for n, (key, data) in enumerate(log.items())}
     store = MemoryStore(objects=objects, puts_count=len(objects))
@@ -45,8 +45,8 @@ async def look_at(log: Bytes) -> Seen:
         opened = await open_log(store, name="log", clock=OneThread(), writer="looker")
         found = await opened.scrub()
     except TidelogError as error:
-        return Seen([Problem(MANIFEST, str(error))], [], None)
-    return Seen(found.problems, found.unnamed, await _rows(opened))
+        return ReadResult([Problem(MANIFEST, str(error))], [], None)
+    return ReadResult(found.problems, found.unnamed, await _rows(opened))
 
 
 async def _rows(log: Log) -> list[dict[str, Any]] | None:

@@ -28,7 +28,7 @@ PAGE_ENTRIES = 7  # Few, so that each listing of a test has several pages.
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredObject:
     """An object: its bytes and its generation."""
 
     data: bytes
@@ -48,7 +48,7 @@ class GcsServer:
     ``told`` has the answered requests: verb, path and query.
     """
 
-    objects: dict[str, Stored] = field(default_factory=dict)
+    objects: dict[str, StoredObject] = field(default_factory=dict)
     told: list[tuple[str, str, str]] = field(default_factory=list)
     tokens: int = 0
     generation: int = 1_700_000_000_000_000
@@ -57,7 +57,7 @@ class GcsServer:
 
     def __enter__(self) -> Self:
         handler = type("Handler", (_Handler,), {"gcs": self})
-        self._http = _Listening(("127.0.0.1", 0), handler)
+        self._http = _ListeningServer(("127.0.0.1", 0), handler)
         # Each test with a server waits for one such interval at its end.
         serve = self._http.serve_forever
         threading.Thread(target=serve, kwargs={"poll_interval": 0.02}, daemon=True).start()
@@ -77,17 +77,17 @@ class GcsServer:
     def url(self, prefix: str = "") -> str:
         return f"gs://{BUCKET}/{prefix}"
 
-    def put(self, key: str, data: bytes, match: str | None) -> Stored | None:
+    def put(self, key: str, data: bytes, match: str | None) -> StoredObject | None:
         """Put an object; None if the condition does not hold."""
         with self.lock:
             there = self.objects.get(key)
             if match is not None and int(match) != (there.generation if there else 0):
                 return None
             self.generation += 1
-            self.objects[key] = Stored(data, self.generation, formatdate(usegmt=True))
+            self.objects[key] = StoredObject(data, self.generation, formatdate(usegmt=True))
             return self.objects[key]
 
-    def page(self, prefix: str, after: str) -> tuple[list[tuple[str, Stored]], bool]:
+    def page(self, prefix: str, after: str) -> tuple[list[tuple[str, StoredObject]], bool]:
         """Return a page of objects after a key, and True if more follow."""
         with self.lock:
             found = sorted(
@@ -96,7 +96,7 @@ class GcsServer:
         return found[:PAGE_ENTRIES], len(found) > PAGE_ENTRIES
 
 
-class _Listening(ThreadingHTTPServer):
+class _ListeningServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128  # Many clients connect at the same time.
 
@@ -226,7 +226,7 @@ class _Handler(BaseHTTPRequestHandler):
         return
 
 
-def _facts(stored: Stored) -> dict[str, str]:
+def _facts(stored: StoredObject) -> dict[str, str]:
     return {
         "ETag": stored.e_tag,
         "x-goog-generation": str(stored.generation),
@@ -234,7 +234,7 @@ def _facts(stored: Stored) -> dict[str, str]:
     }
 
 
-def _iso(stored: Stored) -> str:
+def _iso(stored: StoredObject) -> str:
     from email.utils import parsedate_to_datetime
 
     return parsedate_to_datetime(stored.modified).strftime("%Y-%m-%dT%H:%M:%S.000Z")

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from kit.golden_location import MOMENT_US, GoldenClock, write
 from tidelog.errors import LocationError
-from tidelog.keyed.format.marker import encode_mark
+from tidelog.keyed.format.records import encode_marker
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.maintenance.forks import Forks
@@ -64,20 +64,20 @@ async def make(folder: Path) -> None:
     await append(log, b"0", b"1")
     await log.seal()
     await append(log, b"2")
-    await log.compact(everything=True)
+    await log.compact(full=True)
     await log.seal()
     for value in (b"3", b"4"):
         await append(log, value)
-        await log.compact(everything=True)
-    mark = pa.array([encode_mark("query:golden", 7)], pa.binary())
+        await log.compact(full=True)
+    mark = pa.array([encode_marker("query:golden", 7)], pa.binary())
     await log.wal.append_arrow(mark, timestamp_us=MOMENT_US)
-    await log.compact(everything=True)
+    await log.compact(full=True)
     await log.create_checkpoint("month")
     await log.retire(Retention(segments=2))
     await append(log, b"5")
     fork = await logs.fork(LOG, FORK)
     await append(fork, b"6")
-    await fork.compact(everything=True)
+    await fork.compact(full=True)
     await fork.close()
     with patch.object(Forks, "_fork_wal", side_effect=_Died), suppress(_Died):
         await logs.fork(LOG, UNFINISHED)

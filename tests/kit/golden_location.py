@@ -119,6 +119,7 @@ async def _make_transactions(location: Location) -> None:
         begun.write("giro", pa.table({"k": ["ann"], "v": [number]}, schema=SCHEMA))
         begun.write("savings", pa.table({"k": ["ann"], "v": [10 * number]}, schema=SCHEMA))
         await begun.commit()
+        await bank.apply()
 
 
 async def _make_collection(location: Location) -> None:

@@ -15,13 +15,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Chain
-from tidelog.wal.format.link import DataLink, Tail
-from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.link import DataLink, Epoch
+from tidelog.wal.format.manifest import Manifest, tail_of
 from tidelog.wal.format.slot_object import encode_data, place_slot_records
 from tidelog.wal.format.streams import OPEN, Control, encode_control
-from tidelog.wal.slot_protocol.chain import tail_of
 
 STREAMS: Final[list[bytes | None]] = [b"", b"stream", None, b"stream", *[None] * 96]
 KEYS: Final[dict[str, list[bytes | None]]] = {
@@ -32,9 +30,10 @@ KEYS: Final[dict[str, list[bytes | None]]] = {
 }
 
 
-def tail() -> Tail:
-    genesis = Epoch(number=0, id="0" * 16, first_slot=1, opener="maker")
-    return tail_of(Manifest(writer="w", chain=Chain(epochs=(genesis,))))
+# An empty log.
+GENESIS: Final = Epoch(number=0, id="0" * 16, first_slot=1, opener="maker")
+EMPTY: Final = Manifest(writer="w", chain=Chain(epochs=(GENESIS,)))
+TAIL: Final = tail_of(EMPTY)
 
 
 def records_of(name: str) -> pa.Table:
@@ -55,7 +54,7 @@ def records_of(name: str) -> pa.Table:
 
 def encoded(name: str) -> tuple[DataLink, bytes]:
     """Return the link and the bytes of one of the objects."""
-    return encode_data(records_of(name), tail(), writer="w")
+    return encode_data(records_of(name), TAIL, writer="w")
 
 
 def main(folder: Path) -> None:

@@ -16,12 +16,11 @@ from typing import Any, TypeVar
 
 from kit.clocks import SwiftClock
 from tidelog.errors import Fenced, ObjectExists, TidelogError
+from tidelog.store.keys import Within
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Object, Store
-from tidelog.store.within import Within
 from tidelog.wal.append.batching import Batching
-from tidelog.wal.format.epoch import EPOCHS
-from tidelog.wal.format.link import DataLink, FenceLink
+from tidelog.wal.format.link import EPOCHS, DataLink, FenceLink
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.slot_object import decode_link
 from tidelog.wal.gc.plan import Keep

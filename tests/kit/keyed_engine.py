@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from unittest.mock import patch
@@ -18,9 +19,8 @@ from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.maintenance import compactor, merge, plan
 from tidelog.keyed.port import KeyedReads, KeyedScan
-from tidelog.keyed.query import Keys
 from tidelog.keyed.read import scanning, sources
-from tidelog.keyed.values import Retention, prefix_limit
+from tidelog.keyed.values import Keys, Retention, prefix_limit
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.wal.append.batching import Batching
@@ -58,6 +58,25 @@ def keyed_logs(store: Store | None = None) -> KeyedLogs:
         clock=SystemClock(),
         writer="test",
     )
+
+
+async def opened_log(logs: KeyedLogs) -> KeyedLog:
+    """Create a log ``log``; return a handle that does not wait for batches or maintain the log."""
+    await logs.create("log")
+    return await logs.open("log", batching=FAST, maintenance=False)
+
+
+def waiters_of(log: KeyedLog) -> list[object]:
+    """Return the followers of a handle that wait for records."""
+    feed = log._feed
+    return [*feed._by_range, *(waiter for held in feed._by_key.values() for waiter in held)]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for the work of other tasks."""
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110  The condition sends no event.
+            await asyncio.sleep(0.001)
 
 
 @dataclass
@@ -114,7 +133,7 @@ class KeyedGame:
         assert await log.durable_sequence() == history.next
 
     async def _compact(self, name: str) -> None:
-        await self.handles[name].compact(everything=self.dice.random() < 0.5)
+        await self.handles[name].compact(full=self.dice.random() < 0.5)
 
     async def _seal(self, name: str) -> None:
         made = await self.handles[name].seal()

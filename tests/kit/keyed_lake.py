@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 import tidelog
-from tidelog.keyed.query import Keys
+from tidelog.keyed.values import Keys
 
 Row = tuple[bytes, int, int, bytes]
 
@@ -27,7 +27,7 @@ def make_keyed(lake: Path, name: str, *, compacted: int = 3, loose: int = 2) -> 
         log = location.keyed.create(name)
         for n in range(compacted):
             log.append(records_of(200 * n, 200))
-            log.compact(everything=False)
+            log.compact(full=False)
             log.seal()
             log.compact()
         log.close()
@@ -57,7 +57,7 @@ def compact_and_collect(lake: Path, name: str) -> None:
     """Compact all records into runs, and delete all unneeded objects at once."""
 
     def work(log: Any) -> None:
-        log.compact(everything=True)
+        log.compact(full=True)
         log.collect(after_us=0)
 
     on_keyed(lake, name, work)

@@ -28,13 +28,14 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.keyed.port import KeyedReads, KeyedScan, KeyedWrites
-from tidelog.keyed.query import KeyedQuery, Keys
 from tidelog.keyed.values import (
     DURABLE,
     MEMORY,
     CheckpointInfo,
     Count,
     KeyedInfo,
+    KeyedQuery,
+    Keys,
     Retention,
     Sealing,
     Segment,
@@ -333,7 +334,7 @@ class MemoryKeyed(ModelReads, KeyedWrites):
         made = self.history.seal(wall_us(self.clock))
         return None if made is None else self._segment(made)
 
-    async def compact(self, *, everything: bool = False) -> int:
+    async def compact(self, *, full: bool = False) -> int:
         self._check_open()
         return self.history.compact()
 

@@ -11,10 +11,10 @@ from kit.clocks import OneThread
 from tidelog.keyed.format.part import EncodedPart, RunPart
 from tidelog.keyed.format.part_file import RunPartWriter
 from tidelog.keyed.format.records import KEYED_RECORDS, sort_records
-from tidelog.keyed.read.directory_reader import DirectoryCache
 from tidelog.keyed.read.part_reader import RunPartReader
+from tidelog.keyed.read.run_objects import DirectoryCache
 from tidelog.store.memory import MemoryStore
-from tidelog.testing import Recorded
+from tidelog.testing import RecordedStore
 
 EVER = 2**63 - 1
 Record = tuple[bytes, int, int, bytes]  # Key, sequence, time, value.
@@ -48,7 +48,7 @@ class Parts:
     inner: MemoryStore = field(default_factory=MemoryStore)
 
     def __post_init__(self) -> None:
-        self.store = Recorded(self.inner)
+        self.store = RecordedStore(self.inner)
         self.reader = RunPartReader(self.store, OneThread(), DirectoryCache())
 
     async def put(self, made: EncodedPart) -> RunPart:

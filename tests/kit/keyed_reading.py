@@ -9,13 +9,12 @@ import pyarrow as pa
 
 from kit.keyed_history import KeyedHistory, KeyedRecord
 from tidelog.keyed.port import KeyedScan
-from tidelog.keyed.query import KeyedQuery
-from tidelog.keyed.values import KEYED_RECORDS
+from tidelog.keyed.values import KEYED_RECORDS, KeyedQuery
 
 Wanted = Callable[[bytes], bool]
 
 
-class Shown(Protocol):
+class ShownView(Protocol):
     """The view of a handle of the model."""
 
     history: KeyedHistory
@@ -33,7 +32,7 @@ class ModelScan(KeyedScan):
 
     def __init__(
         self,
-        shown: Shown,
+        shown: ShownView,
         query: KeyedQuery,
         *,
         is_endless: bool = False,
@@ -89,7 +88,7 @@ class ModelScan(KeyedScan):
 
 
 async def pages_of_keys(
-    shown: Shown, wanted: Wanted, *, start: int, limit: int | None
+    shown: ShownView, wanted: Wanted, *, start: int, limit: int | None
 ) -> AsyncGenerator[pa.Table, None]:
     """Yield keys and their figures in key order, a page at a time."""
     upper = shown.frontier if limit is None else min(limit, shown.frontier)

@@ -17,20 +17,20 @@ from unittest.mock import patch
 
 from kit.clocks import OneThread
 from tidelog.cli.main import main
+from tidelog.store.keys import Within
 from tidelog.store.local.store import LocalStore
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Object, Store
-from tidelog.store.within import Within
 
 DAY_US = 86_400_000_000
 
 
-class Killed(Exception):
+class ProcessKilled(Exception):
     """The process is dead, and its requests reach no store."""
 
 
 @dataclass
-class Mortal:
+class MortalStore:
     """A store whose process dies at a request: before it, or after it ``landed``.
 
     The request never returns, and the loop stops. No handler of the process reaches a store.
@@ -49,7 +49,7 @@ class Mortal:
 
     async def _die(self, *, landed: bool) -> None:
         if self.is_dead:
-            raise Killed
+            raise ProcessKilled
         if self.requests - 1 == self.dies_at and self.landed == landed:
             self.is_dead = True
             loop = asyncio.get_running_loop()
@@ -90,7 +90,7 @@ class Mortal:
 
 
 @dataclass(frozen=True)
-class Done:
+class CommandResult:
     """The result of a command; ``status`` is None if it was killed."""
 
     status: int | None
@@ -115,9 +115,9 @@ class World:
 
     def run(
         self, line: str, *, given: bytes = b"", dies_at: int | None = None, landed: bool = False
-    ) -> Done:
+    ) -> CommandResult:
         """Run a command on the location ``lake``; ``OUT`` stands for the URL of ``out``."""
-        mortal = Mortal(self.objects, dies_at=dies_at, landed=landed)
+        mortal = MortalStore(self.objects, dies_at=dies_at, landed=landed)
         words = [word.replace("OUT", str(self.root / "out")) for word in shlex.split(line)]
         out, err = io.TextIOWrapper(io.BytesIO()), io.StringIO()
         with (
@@ -132,12 +132,12 @@ class World:
                 status = main(["--location", str(self.root / "lake"), *words])
         out.flush()
         text = out.buffer.getvalue().decode()
-        return Done(
+        return CommandResult(
             None if mortal.is_dead else status, text, err.getvalue(), mortal.requests, mortal.writes
         )
 
     @contextmanager
-    def _stores(self, mortal: Mortal) -> Iterator[None]:
+    def _stores(self, mortal: MortalStore) -> Iterator[None]:
         def opened(root: Path, **options: Any) -> Store:
             if root.parent == self.root and root.name.startswith(("lake", "out")):
                 return Within(mortal, root.name)

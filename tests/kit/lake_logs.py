@@ -18,14 +18,15 @@ from tidelog.core.clock import SystemClock
 from tidelog.location import open_location
 from tidelog.store.local.store import LocalStore
 from tidelog.wal.append.batching import Batching
-from tidelog.wal.format.manifest import MANIFEST, encode_manifest
+from tidelog.wal.format.manifest import MANIFEST, encode_manifest, tail_of
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.snapshot import sum_of
 from tidelog.wal.log import LOG_RECORDS, Log
 from tidelog.wal.logs import log_folder
+from tidelog.wal.opening import PROTOCOLS
 from tidelog.wal.read.head import load_head
 from tidelog.wal.scrub.report import ScrubReport
-from tidelog.wal.slot_protocol.chain import Step, tail_of
+from tidelog.wal.slot_protocol.chain import Step
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
 from tidelog.wal.slot_protocol.shape import Shape
@@ -136,3 +137,13 @@ def on_log(lake: Path, name: str, work: Callable[[Log], Awaitable[T]]) -> T:
             return await work(log)
 
     return asyncio.run(whole())
+
+
+def make_two(lake: Path, count: int) -> None:
+    """Make a log of each protocol; the slot log has a roll-up and a tail of two more epochs."""
+    for protocol in PROTOCOLS:
+        make(lake, protocol, protocol)
+        append(lake, protocol, batches_of(count))
+    roll_up(lake, "slot")
+    for first in (count, count + 3):
+        append(lake, "slot", batches_of(3, first=first))

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidelog.wal.format.parquet_meta import BYTE_ARRAY, INT64, MAGIC
-from tidelog.wal.format.thrift import BINARY, I32, I64
+from tidelog.wal.format.parquet_meta import BINARY, BYTE_ARRAY, I32, I64, INT64, MAGIC
 
 STRUCT = 12
 LIST = 9

@@ -26,7 +26,7 @@ class BlockingScan:
         return self._scan.next_sequence
 
 
-class Blocking:
+class BlockingModel:
     """A keyed log of the model; each call runs in an event loop of its own."""
 
     def __init__(self, log: MemoryKeyed) -> None:

@@ -9,15 +9,22 @@ from typing import Any, Protocol, Self
 import pyarrow as pa
 
 from kit.clocks import SwiftClock
+from tidelog.errors import Outcome, TidelogError
+from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.gc.collector import Collector
+from tidelog.wal.gc.cursors import Cursors
+from tidelog.wal.gc.plan import Keep
 from tidelog.wal.manifest_protocol.committer import Committer
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 from tidelog.wal.manifest_protocol.writer import Wal3Writer
+from tidelog.wal.opening import open_log
 from tidelog.wal.scrub.report import ScrubReport
 from tidelog.wal.scrub.slot_scrub import scrub_slots
 from tidelog.wal.scrub.tree_scrub import scrub
+from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.fencing import Fencer, make_log
 from tidelog.wal.slot_protocol.reader import SlotReader
 from tidelog.wal.slot_protocol.shape import Shape
@@ -25,6 +32,7 @@ from tidelog.wal.slot_protocol.writer import SlotWriter
 
 CLOCK = SwiftClock()
 SMALL = Rollover(fragments=3, snapshots=2)
+ALL = Keep(share_max=1)
 
 
 class Writer(Protocol):
@@ -94,12 +102,43 @@ def slot_reader(store: Store) -> SlotReader:
     return SlotReader(store=store, clock=CLOCK)
 
 
+def log_on(store: Store) -> SlotLog:
+    return SlotLog(name="x", store=store, clock=CLOCK, writer="me")
+
+
+def cursors_on(store: Store, writer: str = "me") -> Cursors:
+    return Cursors(store=store, clock=CLOCK, writer=writer)
+
+
+def collector_on(store: Store, *, keep: Keep = ALL, grace_us: int = 1_000_000) -> Collector:
+    """Return a collector of a log in wal3's form."""
+    return Collector(store=store, clock=CLOCK, writer="gc", keep=keep, grace_us=grace_us)
+
+
+async def collect_to(store: Store, position: int) -> None:
+    """Move the cursor ``x`` of any log to a position, and collect everything below it."""
+    log = await open_log(store, name="x", clock=CLOCK, writer="gc")
+    held = (await log.cursors()).cursors.get("x")
+    if held is None:
+        await log.create_cursor("x", position)
+    elif held.position < position:
+        await log.move_cursor(await log.load_cursor("x"), position)
+    await log.collect(keep=ALL, grace_us=1)
+
+
 def opener_on(store: Store, name: str = "opener") -> Fencer:
     return Fencer(store=store, clock=CLOCK, writer=name)
 
 
 async def make_slots(store: Store) -> None:
     await make_log(store, clock=CLOCK, writer="maker")
+
+
+async def slot_store() -> MemoryStore:
+    """Return a new store with an empty slot log."""
+    store = MemoryStore()
+    await make_slots(store)
+    return store
 
 
 WAL3 = Kind(
@@ -119,6 +158,15 @@ SLOTS = Kind(
     settle=lambda store: opener_on(store).open(lanes=1, alpha=2),
 )
 KINDS = (WAL3, SLOTS)
+
+
+async def outcome_of(call: Awaitable[object]) -> Outcome:
+    """Return the outcome of a call: that of its error, or APPLIED."""
+    try:
+        await call
+    except TidelogError as error:
+        return error.outcome
+    return Outcome.APPLIED
 
 
 async def rows_of(kind: Kind, store: Store) -> list[dict[str, Any]]:

@@ -10,17 +10,75 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import xxhash
+from hypothesis import strategies as st
 
 from tidelog.rowhash.xxh3 import seeds_of
 
 Pair = tuple[int, int]
 MASK = 2**64 - 1
 
+INT64 = st.integers(-(2**63), 2**63 - 1)
+VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "boolean": (pa.bool_(), st.booleans()),
+    "integer": (pa.int64(), INT64),
+    "unsigned": (pa.uint64(), st.integers(0, 2**64 - 1)),
+    "float": (pa.float64(), st.floats()),
+    "decimal(2)": (pa.decimal128(38, 2), st.decimals(-(10**35), 10**35, places=2)),
+    "decimal(3)": (pa.decimal256(76, 3), st.decimals(-(10**24), 10**24, places=3)),
+    "date": (pa.date32(), st.integers(-(2**31), 2**31 - 1)),
+    "timestamp[us]": (pa.timestamp("us"), INT64),
+    "duration[ns]": (pa.duration("ns"), INT64),
+    "string": (pa.string(), st.text(max_size=40)),
+    "binary": (pa.binary(), st.binary(max_size=140)),
+    "list": (pa.list_(pa.int64()), st.lists(st.none() | INT64, max_size=4)),
+    "struct": (
+        pa.struct([("a", pa.string()), ("b", pa.list_(pa.string()))]),
+        st.fixed_dictionaries(
+            {"a": st.none() | st.text(), "b": st.none() | st.lists(st.none() | st.text())}
+        ),
+    ),
+    "null": (pa.null(), st.none()),
+}
+
+
+def array_of(values: list[Any], dtype: pa.DataType) -> Any:
+    if pa.types.is_temporal(dtype):
+        width = pa.int32() if dtype.bit_width == 32 else pa.int64()
+        return pa.array(values, width).view(dtype)
+    return pa.array(values, dtype)
+
+
+@st.composite
+def values_of_a_type(draw: st.DrawFn) -> tuple[str, pa.DataType, list[Any]]:
+    """Draw a type and values of it, with nulls among them."""
+    name = draw(st.sampled_from(sorted(VALUES)))
+    dtype, values = VALUES[name]
+    return name, dtype, draw(st.lists(st.none() | values, max_size=12))
+
+
+@st.composite
+def typed_columns(draw: st.DrawFn) -> list[Any]:
+    """Draw columns of one length, each of some type."""
+    drawn = draw(st.lists(values_of_a_type(), min_size=1, max_size=4))
+    rows = min(len(values) for _, _, values in drawn)
+    return [array_of(values[:rows], dtype) for _, dtype, values in drawn]
+
 
 def _xxh3(octets: bytes, name: str) -> Pair:
-    low, high = seeds_of(name)
+    low, high = _seeds(name)
     return xxhash.xxh3_64_intdigest(octets, low), xxhash.xxh3_64_intdigest(octets, high)
+
+
+def _seeds(name: str) -> Pair:
+    low, high = seeds_of(name)[:, 0].tolist()
+    return low, high
+
+
+def row_hash(part: Pair) -> Pair:
+    """Return the hash of a row of one column, from the hash of its value."""
+    return finish(fold(_seeds("row"), part))
 
 
 def fold(state: Pair, part: Pair) -> Pair:
@@ -64,7 +122,7 @@ def value_hash(value: Any, name: str) -> Pair:
         case "list":
             return _model_list(value, "integer")
         case "struct":
-            state = fold(seeds_of("struct"), value_hash(value["a"], "string"))
+            state = fold(_seeds("struct"), value_hash(value["a"], "string"))
             inner = None if value["b"] is None else _model_list(value["b"], "string")
             return finish(fold(state, inner or value_hash(None, "null")))
         case "decimal(2)" | "decimal(3)":

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from sim.kernel.clock import SimClock
 from tidelog.errors import TidelogError
 from tidelog.store.memory import MemoryStore
-from tidelog.testing.faulty import Delayed
-from tidelog.testing.recorded import Recorded
+from tidelog.testing.faulty import DelayedStore
+from tidelog.testing.recorded import RecordedStore
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.slot_protocol.fencing import make_log
 from tidelog.wal.slot_protocol.shape import Shape
@@ -23,7 +23,7 @@ from tidelog.wal.slot_protocol.writer import SlotWriter
 
 
 @dataclass(slots=True)
-class Busy:
+class BusyLog:
     """A log in ``store`` with a writer that never pauses; ``acknowledged`` counts its records."""
 
     store: MemoryStore
@@ -32,11 +32,13 @@ class Busy:
     acknowledged: int = 0
     clients: int = 0
 
-    def client(self) -> tuple[Recorded, SimClock]:
+    def client(self) -> tuple[RecordedStore, SimClock]:
         """Return a connection to the store for another process, and that process's clock."""
         self.clients += 1
         clock = SimClock(f"client {self.clients}")
-        return Recorded(Delayed(self.store, clock=clock, delay_us=self._delays(clock))), clock
+        return RecordedStore(
+            DelayedStore(self.store, clock=clock, delay_us=self._delays(clock))
+        ), clock
 
     def _delays(self, clock: SimClock) -> Callable[[str, str], int]:
         def delay_us(op: str, _: str) -> int:
@@ -49,12 +51,12 @@ class Busy:
 @asynccontextmanager
 async def saturated(
     *, put_ms: int, get_ms: int, alpha: int, lanes: int = 1, warm_puts: int = 12
-) -> AsyncIterator[Busy]:
+) -> AsyncIterator[BusyLog]:
     """Run a writer that always has ``alpha`` puts in flight.
 
     At most twice as many records wait for their acknowledgement.
     """
-    busy = Busy(MemoryStore(), put_ms, get_ms)
+    busy = BusyLog(MemoryStore(), put_ms, get_ms)
     store, clock = busy.client()
     await make_log(busy.store, clock=clock, writer="maker")
     writer = SlotWriter(

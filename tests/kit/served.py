@@ -35,7 +35,7 @@ def keyed_app(
     return make_app(routers, version="1", state=state)
 
 
-class Remembering:
+class RememberingLogs:
     """A place of keyed logs that remembers the writing handles that it returned."""
 
     def __init__(self, place: Any) -> None:
@@ -43,7 +43,7 @@ class Remembering:
         self.handles: dict[str, KeyedWrites] = {}
 
     @property
-    def keyed(self) -> Remembering:
+    def keyed(self) -> RememberingLogs:
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -59,7 +59,7 @@ class Remembering:
 
 
 @dataclass
-class Served:
+class RunningServer:
     """A running server, and the logs that it serves."""
 
     server: AppServer
@@ -92,6 +92,18 @@ class Served:
         self.thread.join(30)
 
 
+def received(client: socket.socket) -> bytes:
+    """Return the bytes until the server ends the connection."""
+    client.settimeout(30)
+    found = b""
+    try:
+        while piece := client.recv(65_536):
+            found += piece
+    except ConnectionResetError:
+        pass
+    return found
+
+
 def wait_until(told: Callable[[], bool], patience_s: float = 30) -> None:
     """Return once a condition holds; fail the test if it never does."""
     until = time.monotonic() + patience_s
@@ -109,17 +121,17 @@ def served(
     log: str | None = NAME,
     is_read_only: bool = False,
     port: int = 0,
-) -> Iterator[Served]:
+) -> Iterator[RunningServer]:
     """Serve keyed logs during the block; by default one empty log of the model.
 
     ``opening`` opens the place of the logs, in the server's loop.
     """
     state = state or ServerState()
-    ready: list[Served | BaseException] = []
+    ready: list[RunningServer | BaseException] = []
     is_ready = threading.Event()
 
     async def work() -> None:
-        there = Remembering(MemoryLake() if opening is None else await opening())
+        there = RememberingLogs(MemoryLake() if opening is None else await opening())
         if not await there.keyed.list():
             await (await there.keyed.create(NAME)).close()
         app = keyed_app(there, state, log=log, is_read_only=is_read_only)
@@ -128,7 +140,7 @@ def served(
         def told(_: str, port: int) -> None:
             scheme = "http" if tls is None else "https"
             thread = threading.current_thread()
-            ready.append(Served(server, state, there, loop, port, thread, scheme))
+            ready.append(RunningServer(server, state, there, loop, port, thread, scheme))
             is_ready.set()
 
         server = make_server(app, state, host="localhost", port=port, tls=tls, started=told)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 
-from kit.clocks import SwiftClock
+from kit.clocks import HandClock, SwiftClock
 from kit.shard_tables import schema_of, table_of
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.consensus.port import Consensus
@@ -15,10 +17,12 @@ from tidelog.consensus.store import StoreConsensus
 from tidelog.core.clock import SystemClock
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import ShardId
-from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.handle.port import Progress
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.transition import Verdict
+from tidelog.persist.write.writer import PartWriter
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.testing.models import (
@@ -26,6 +30,7 @@ from tidelog.testing.models import (
     ShardModel,
     Update,
     contents_of,
+    rows_of,
     updates_of,
 )
 
@@ -78,6 +83,74 @@ def rows(*updates: tuple[str, int | None, int, int]) -> pa.Table:
 
 async def contents(shard: Shard, as_of: int, *, wait: bool = False) -> Counter[Row]:
     return contents_of(await (await shard.snapshot(as_of, wait=wait)).to_arrow(consolidated=True))
+
+
+def plain_part(**told: Any) -> Part:
+    """Return a descriptor of one update at time 0, with other fields as given."""
+    given: dict[str, Any] = {"size_bytes": 1, "xxh3": b"", "rows": 1, "diffs": 1, "time_min": 0}
+    sums = {"time_max": told.get("time_min", 0), "sum_v": bytes(16), "sum_t": bytes(16)}
+    return Part(**{**given, **sums, **told})
+
+
+def writer_for(shard: Shard, **told: Any) -> PartWriter:
+    """Return a writer of a shard's parts with settings of the test."""
+    made = shard.writer()
+    given = {"store": made.store, "clock": made.clock, "shard": made.shard, "schema": made.schema}
+    return PartWriter(**{**given, **told})
+
+
+async def append_cut(
+    shard: Shard, table: pa.Table, cuts: Sequence[int], model: ShardModel | None = None
+) -> None:
+    """Append updates in batches that end at the cuts, also to a model."""
+    for lower, upper in pairwise([0, *cuts]):
+        times = table.column(TIME).to_numpy()
+        some = table.filter(pa.array((times >= lower) & (times < upper)))
+        await shard.compare_and_append(some, lower, upper)
+        if model is not None:
+            model.compare_and_append(updates_of(some), lower, upper)
+
+
+async def shard_in_parts(
+    place: Place, clock: SystemClock | None = None, *, count: int = 8
+) -> Shard:
+    """Return a shard with a hold, and with one batch of one part at each time."""
+    shard = place.shard(clock=clock or HandClock())
+    for time in range(count):
+        many = [(f"k{n}", time, time, 1) for n in range(700)]
+        await shard.compare_and_append(rows(*many), time, time + 1)
+    await shard.hold("history", 0)
+    return shard
+
+
+async def merge_away(shard: Shard) -> None:
+    """Merge everything, and delete the replaced parts at once, as another process."""
+    await shard.refresh()
+    await shard.compact(full=True)
+    await shard.collect(after_us=0)
+
+
+def projected(found: Counter[Row], names: Sequence[str], columns: Sequence[str]) -> dict[Row, int]:
+    """Return the counts of rows with the chosen columns only."""
+    places = [names.index(column) for column in columns]
+    counts: Counter[Row] = Counter()
+    for row, count in found.items():
+        counts[tuple(row[place] for place in places)] += count
+    return nonzero(counts)
+
+
+def counts_in(tables: Sequence[pa.Table], names: Sequence[str]) -> dict[Row, int]:
+    """Return the count of each row, as the sum of its diffs."""
+    counts: Counter[Row] = Counter()
+    for table in tables:
+        diffs = table.column(DIFF).to_numpy().tolist()
+        for row, diff in zip(rows_of(table, names), diffs, strict=True):
+            counts[row] += diff
+    return nonzero(counts)
+
+
+def nonzero(found: Counter[Row]) -> dict[Row, int]:
+    return {row: count for row, count in found.items() if count}
 
 
 async def heard(listener: AsyncIterator[Progress], upper: int | None) -> list[Update]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from tidelog.collection.source.kind import ADDRESS, Frontier, RowRange, SourceKind
+from tidelog.collection.source.kinds import register_kind
 from tidelog.errors import GoneError
 
 Row = dict[str, Any]
@@ -57,3 +59,16 @@ class Shelf(SourceKind):
 
     async def hold(self, taken: Frontier, *, make: bool) -> None:
         self.held.append((dict(taken), make))
+
+
+def shelf_row(k: int, at: int, *, gone: bool = False, body: bytes | None = None) -> Row:
+    return {"k": k, "at": at, "gone": gone, "body": body}
+
+
+@contextmanager
+def empty_shelves() -> Iterator[None]:
+    """Register the kind, and remove all rows at the end."""
+    register_kind(Shelf)
+    yield
+    Shelf.rows.clear()
+    Shelf.held.clear()

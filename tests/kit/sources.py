@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kit.packing import packed
 from tidelog.collection.ingest.engine import Engine
 from tidelog.collection.ingest.ingest import Ingester, Tick
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import Summary
+from tidelog.collection.maintenance import GroupCollection, GroupCompaction
+from tidelog.collection.source.binding import Binding
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.location import Location, open_location
@@ -31,6 +35,7 @@ TYPES: dict[str, pa.DataType] = {
     "small": pa.uint8(),
 }
 ARROW = pa.schema(TYPES)
+NUMBERS = pa.schema({"n": pa.int64(), "at": pa.int64()})
 FIRST = 1_000_000
 
 Row = dict[str, Any]
@@ -67,6 +72,13 @@ def write_files(folder: Path, format: str, rows: Sequence[Row], *, files: int = 
     return str(folder / f"*.{format}")
 
 
+def changes_spec(files: str, *, is_keyed: bool = True, **told: Any) -> SourceSpec:
+    """Return the spec of a source ``c`` of files that `write_files` wrote."""
+    keyed = {"envelope": "upsert", "key": ("k",), "delete_when": "gone"} if is_keyed else {}
+    given = {"name": "c", "time_column": "at", "schema": SCHEMA, **keyed, **told}
+    return SourceSpec(files=files, **given)
+
+
 def arrow_of(rows: Sequence[Row]) -> pa.Table:
     """Return rows in the types of the schema."""
     wire = ARROW.set(4, pa.field("amount", pa.string()))
@@ -78,6 +90,46 @@ async def make_source(root: Path | str, spec: SourceSpec) -> Location:
     location = await open_location(str(root), create=True)
     await location.sources.create(spec)
     return location
+
+
+async def lake_of(folder: Path, *places: str, **asked: Any) -> Location:
+    """Make the folder's lake with the source ``c`` of its files, by default those in ``in``.
+
+    Places are folders or patterns relative to ``folder``. Missing folders are made.
+    """
+    places = places or ("in",)
+    for place in places:
+        plain = takewhile(lambda part: not set(part) & set("*?[."), Path(place).parts)
+        folder.joinpath(*plain).mkdir(parents=True, exist_ok=True)
+    files = tuple(str(folder / place) for place in places)
+    given = {"schema": "n bigint, at bigint", **asked}
+    spec = SourceSpec(name="c", files=files if len(files) > 1 else files[0], **given)
+    return await make_source(folder / "lake", spec)
+
+
+async def reopened(folder: Path) -> Location:
+    """Open the folder's lake as a separate process does."""
+    return await open_location(str(folder / "lake"))
+
+
+def write_numbers(path: Path, *numbers: int, at: int | None = None, mode: str = "w") -> Path:
+    """Write rows ``n`` and ``at`` in the format of the file's name.
+
+    Units: ``at`` is in milliseconds; by default ``1_000 * n``.
+    """
+    times = [1_000 * n if at is None else at for n in numbers]
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table([numbers, times], schema=NUMBERS), path)
+        return path
+    rows = zip(numbers, times, strict=True)
+    if ".csv" in path.suffixes:
+        text = "n,at\n" + "".join(f"{n},{time}\n" for n, time in rows)
+    else:
+        text = "".join(f'{{"n": {n}, "at": {time}}}\n' for n, time in rows)
+    data = text.encode()
+    with path.open(f"{mode}b") as file:
+        file.write(packed(data, path.suffix) if path.suffix in (".gz", ".zst") else data)
+    return path
 
 
 async def ingest(
@@ -94,14 +146,22 @@ async def ingest(
     return ticks
 
 
-async def bind(ingester: Ingester) -> bool:
-    """Bind the new rows without computing them; return True if new rows exist."""
+async def bind(ingester: Ingester) -> Binding | None:
+    """Bind the new rows like an ingester that then dies; return None without new rows."""
     lower = ingester.upper.time
     plan = await ingester.plan(await ingester.source.head(), lower)
     if plan is None or not plan.ranges:
-        return False
+        return None
     await ingester._mint(plan, lower, ingester._upper_of(plan, lower))
-    return True
+    return await ingester.pending()
+
+
+async def bound(location: Location) -> tuple[Ingester, Binding]:
+    """Return an ingester of ``c`` that bound everything available, and its binding."""
+    ingester = await location.sources.ingester("c")
+    binding = await bind(ingester)
+    assert binding is not None
+    return ingester, binding
 
 
 async def run_once(ingester: Ingester) -> Summary:
@@ -130,7 +190,7 @@ async def ingested(
     final: bool = False,
 ) -> Summary:
     """Ingest the files source ``c`` of the folder's lake, as a separate process does."""
-    location = await open_location(str(folder / "lake"))
+    location = await reopened(folder)
     ingester = await location.sources.ingester("c", bytes_max=bytes_max, final=final)
     assert isinstance(ingester.source, FilesSource)
     ingester.source.is_versioned = versioned
@@ -139,16 +199,52 @@ async def ingested(
 
 async def numbers(folder: Path) -> list[int]:
     """Return the numbers ``n`` of the collection ``c`` in the folder's lake."""
-    location = await open_location(str(folder / "lake"))
-    found = await (await location.collection("c")).consolidated()
+    found = await table_of(await reopened(folder))
     values, counts = (found.column(name).to_numpy() for name in ("n", "_diff"))
     return sorted(np.repeat(values, counts).tolist())
 
 
+async def table_of(location: Location, name: str = "c", as_of: int | None = None) -> pa.Table:
+    """Return the newest contents of a collection, or those at a time."""
+    collection = await location.collection(name)
+    await collection.refresh()
+    return await collection.consolidated(as_of)
+
+
+async def compact(location: Location) -> list[GroupCompaction]:
+    """Merge all shards of all collections, as ``tidelog compact --full`` does."""
+    maintenance = location.maintenance
+    return [one async for one in maintenance.compact(await maintenance.groups(), full=True)]
+
+
+async def collect(
+    location: Location, *, after_us: int | None = 0, sweeps: bool = False
+) -> list[GroupCollection]:
+    """Collect the garbage of all collections, also of dropped ones, as ``tidelog collect`` does."""
+    maintenance = location.maintenance
+    groups = await maintenance.groups(dropped=True)
+    return [one async for one in maintenance.collect(groups, after_us=after_us, sweeps=sweeps)]
+
+
+async def sums_of(location: Location, name: str = "c") -> list[bytes]:
+    """Return the sum T of each shard: equal sums are equal updates, each at its own time."""
+    found = []
+    for each in (name, f"{name}_errors"):
+        collection = await location.collection(each)
+        await collection.refresh()
+        found += [shard.state.totals.sum_t for shard in collection.shards]
+    return found
+
+
 async def contents(location: Location, name: str = "c") -> list[str]:
     """Return a collection's contents as `rows_of` does, without their multiplicities."""
-    found = await (await location.collection(name)).consolidated()
+    found = await table_of(location, name)
     return rows_of(found.drop_columns(["_diff"]))
+
+
+async def contents_in(folder: Path, name: str = "c") -> list[str]:
+    """Return the contents of a collection in the folder's lake."""
+    return await contents(await reopened(folder), name)
 
 
 def rows_of(table: pa.Table) -> list[str]:

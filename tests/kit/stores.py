@@ -1,4 +1,4 @@
-"""Wrapping stores: work before a request, and requests that complete in spite of a cancellation."""
+"""Wrapping stores: work before a request, deaths at each request, requests that outlive a task."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+import pytest
+
 from tidelog.core.clock import Clock
-from tidelog.errors import TidelogError
+from tidelog.errors import LocationError, TidelogError
+from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Object, Store
-from tidelog.testing.faulty import Fault, Faulty, Request
+from tidelog.testing import RecordedStore
+from tidelog.testing.faulty import Fault, FaultyStore, Request
 
 T = TypeVar("T")
 
@@ -19,20 +23,70 @@ async def keys_in(store: Store, prefix: str = "") -> list[str]:
     return [entry.key async for entry in store.list(prefix)]
 
 
-def dying(store: Store, last: int, *, happened: bool) -> Faulty:
-    """Return a store whose client dies at the request with the number ``last``.
+def copy_of(store: MemoryStore) -> MemoryStore:
+    return MemoryStore(objects=dict(store.objects), puts_count=store.puts_count)
 
-    With ``happened``, that request still takes effect, although its answer is lost.
-    """
+
+def dying(store: Store, last: int, *, happened: bool) -> FaultyStore:
+    """Return a store whose client dies at request ``last``; with ``happened``, it takes effect."""
 
     def toss(request: Request) -> Fault:
         is_alive = request.index < last
         return Fault(happened=is_alive or (happened and request.index == last), told=is_alive)
 
-    return Faulty(store, toss=toss)
+    return FaultyStore(store, toss=toss)
 
 
-class Interposed:
+async def deaths(
+    start: MemoryStore, act: Callable[[Store], Awaitable[object]], *, happened: bool
+) -> AsyncIterator[MemoryStore]:
+    """Yield a copy of ``start`` after a death at each request of ``act``; see `dying`."""
+    counted = RecordedStore(copy_of(start))
+    await act(counted)
+    for number, record in enumerate(counted.records):
+        store = copy_of(start)
+        with pytest.raises(LocationError):
+            await act(dying(store, number, happened=happened))
+        print(f"after a death at {record}")  # Pytest shows it if the test fails.
+        yield store
+
+
+class Once:
+    """A hook of an `InterposedStore` that runs ``act`` at the first ``op`` of a key with ``part``.
+
+    ``met`` is the key of that request, and empty before.
+    """
+
+    def __init__(self, op: str, part: str, act: Callable[[], Awaitable[object]]) -> None:
+        self.op, self.part, self.act = op, part, act
+        self.met = ""
+
+    async def __call__(self, op: str, key: str) -> None:
+        if op == self.op and self.part in key and not self.met:
+            self.met = key
+            await self.act()
+
+
+class Hold:
+    """A hook of an `InterposedStore` that holds each ``op`` of a key with ``part``.
+
+    ``met`` is set when the first one arrives; ``go_on`` releases all. With ``is_open``, none waits
+    until the test clears ``go_on``.
+    """
+
+    def __init__(self, op: str, part: str, *, is_open: bool = False) -> None:
+        self.op, self.part = op, part
+        self.met, self.go_on = asyncio.Event(), asyncio.Event()
+        if is_open:
+            self.go_on.set()
+
+    async def __call__(self, op: str, key: str) -> None:
+        if op == self.op and self.part in key:
+            self.met.set()
+            await self.go_on.wait()
+
+
+class InterposedStore:
     """A wrapping store that awaits ``before(op, key)`` before each request; op is get, put, ...
 
     It awaits ``after(op, key)`` after each answer; an error of ``after`` replaces the answer.
@@ -83,11 +137,8 @@ async def _nothing(_op: str, _key: str) -> None:
     return
 
 
-class Crowd:
-    """A wrapping store that counts the concurrent reads below a prefix.
-
-    ``op`` is get or refresh.
-    """
+class CrowdedStore:
+    """A wrapping store that counts concurrent requests ``op`` below a prefix (get, refresh)."""
 
     def __init__(self, store: Store, *, clock: Clock, prefix: str, op: str = "get") -> None:
         self.most = 0
@@ -95,7 +146,7 @@ class Crowd:
         self._now = 0
         self._clock = clock
         self._prefix = prefix
-        self.store = Interposed(store, before=self._wait)
+        self.store = InterposedStore(store, before=self._wait)
 
     async def _wait(self, op: str, key: str) -> None:
         if op == self._op and key.startswith(self._prefix):
@@ -105,7 +156,7 @@ class Crowd:
             self._now -= 1
 
 
-class Lingering:
+class LingeringStore:
     """A wrapping store with delays; a request that was sent completes even if it is cancelled.
 
     Units: ``delays_us(op)`` returns the microseconds before the request arrives, and before its

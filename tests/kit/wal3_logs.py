@@ -16,10 +16,7 @@ from tidelog.wal.manifest_protocol.writer import Wal3Writer
 async def append(
     store: Store, sizes: Sequence[int], *, fragments: int = 3, snapshots: int = 2
 ) -> None:
-    """Append a batch for each size, each as one fragment; make the log if it does not exist.
-
-    All bodies are distinct, with different lengths.
-    """
+    """Append a batch for each size as one fragment, with distinct bodies; make a missing log."""
     rollover = Rollover(fragments=fragments, snapshots=snapshots)
     committer = Committer(store=store, clock=CLOCK, writer="w", rollover=rollover)
     await committer.open(make=True)

@@ -9,15 +9,12 @@ import pytest
 from kit.clocks import StuckClock
 from kit.words import Place, papers, say, say_all
 from tidelog.errors import LocationError
-from tidelog.testing import Fault, Faulty, Request
+from tidelog.testing import Fault, FaultyStore, Request
 
 
 @pytest.mark.parametrize("anew", [False, True])
 async def test_what_vanished_is_deleted_once_a_rollup_is_past_it(anew: bool) -> None:
-    """A vanished object is deleted once a rollup is past it.
-
-    Any machine that commits deletes it, also one that started from the rollup.
-    """
+    """Any machine that commits deletes a vanished object once a rollup is past it."""
     place = Place()
     for word in "abc":
         await place.store.put(word, b"")
@@ -35,11 +32,8 @@ async def test_what_vanished_is_deleted_once_a_rollup_is_past_it(anew: bool) -> 
     assert await papers(place).refresh() == ("b", "c", *(f"word {n}" for n in range(4)))
 
 
-async def test_what_somebody_holds_stays_until_it_is_let_go() -> None:
-    """An object in a held state stays until the hold is released.
-
-    The records and rollups of that state stay too.
-    """
+async def test_a_held_object_stays_until_the_hold_is_released() -> None:
+    """An object, record or rollup of a held state stays until the hold is released."""
     place = Place()
     await place.store.put("a", b"")
     machine = papers(place, rollup_every=2)
@@ -54,11 +48,8 @@ async def test_what_somebody_holds_stays_until_it_is_let_go() -> None:
     assert place.kept()[0] > 3
 
 
-async def test_what_has_just_vanished_stays_for_who_reads_it() -> None:
-    """A vanished object stays for the grace period of readers.
-
-    This holds for any collector and any number of collections.
-    """
+async def test_a_vanished_object_stays_for_the_grace_period() -> None:
+    """A vanished object stays for the readers' grace, for any number of collections."""
     place, clock = Place(), StuckClock()
     await place.store.put("a", b"")
     await place.store.put("b", b"")
@@ -88,7 +79,7 @@ async def test_what_was_deleted_is_not_deleted_again() -> None:
         return Fault(happened=True)
 
     await place.store.put("a", b"")
-    store = Faulty(place.store, toss=toss)
+    store = FaultyStore(place.store, toss=toss)
     machine = papers(place, store=store)
     await say_all(machine, ["a", "-a"])
     assert await machine.collect() == 1
@@ -98,10 +89,7 @@ async def test_what_was_deleted_is_not_deleted_again() -> None:
 
 
 async def test_a_collection_deletes_all_that_it_may_at_once() -> None:
-    """A collection deletes all due objects at once.
-
-    A second collection deletes and writes nothing.
-    """
+    """A collection deletes all due objects at once; a second one deletes and writes nothing."""
     place = Place()
     for word in "ab":
         await place.store.put(word, b"")
@@ -126,7 +114,7 @@ async def test_a_collection_that_fails_is_done_again() -> None:
     def toss(request: Request) -> Fault:
         return Fault(happened=not (stuck.is_set() and request.op == "delete"))
 
-    machine = papers(place, store=Faulty(place.store, toss=toss))
+    machine = papers(place, store=FaultyStore(place.store, toss=toss))
     await say_all(machine, ["a", "b", "-a"])
     with pytest.raises(LocationError):
         await machine.collect()

@@ -8,14 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.core.ids import SeqNo
-from tidelog.machine.history import History, begin_history, follow, plan_collection
 from tidelog.machine.record import (
+    History,
     Record,
-    RolledUp,
     Rollup,
+    RollupBody,
+    begin_history,
     decode_rollup,
     describe_rollup,
     encode_rollup,
+    follow,
+    plan_collection,
 )
 
 
@@ -56,7 +59,7 @@ class World:
         found = History()
         if start:
             known = self._at(start)
-            body = RolledUp(
+            body = RollupBody(
                 state=b"",
                 floor=known.floor,
                 rollups=known.rollups,
@@ -85,10 +88,7 @@ STEPS = ["write", "merge", "roll up", "collect", "wait"]
 
 @given(steps=st.lists(st.sampled_from(STEPS), max_size=60), data=st.data())
 def test_a_state_that_may_be_held_is_whole(steps: list[str], data: st.DataObject) -> None:
-    """Each state that a process may hold stays whole, for any start of the collector.
-
-    Objects below the erased mark no longer exist, and all others are known.
-    """
+    """Each state that a process may hold stays whole; objects below the mark are erased."""
     world = World()
     for step in steps:
         seqno = len(world.records)
@@ -128,10 +128,7 @@ def test_a_state_that_may_be_held_is_whole(steps: list[str], data: st.DataObject
 
 
 def test_a_clock_that_is_wrong_holds_up_nothing_for_long() -> None:
-    """A wrong clock delays no deletion for long.
-
-    Earlier changes count as no later than the next one, even if a writer's clock was a year ahead.
-    """
+    """A writer's clock a year ahead delays no deletion, as earlier changes count no later."""
     world = World()
     for _ in range(3):
         world.commit(merges=False)
@@ -145,10 +142,7 @@ def test_a_clock_that_is_wrong_holds_up_nothing_for_long() -> None:
 
 
 def test_objects_alone_are_no_reason_but_for_the_eager() -> None:
-    """A few due objects alone start no collection, unless it is eager.
-
-    A commit would otherwise cost requests for single objects.
-    """
+    """A commit would cost requests for single objects, so few start no collection."""
     history = follow(History(), 1, Record(), ("part/0",))
     assert plan_collection(history, None, before_us=1) is None
     found = plan_collection(history, None, before_us=1, eager=True)

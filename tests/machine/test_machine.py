@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kit.words import CLOCK, Place, Words, say, say_all, say_once
+from kit.words import CLOCK, Place, Words, WordsLanguage, say, say_all, say_once
 from tidelog.consensus.memory import MemoryConsensus
-from tidelog.consensus.port import Versioned
+from tidelog.consensus.port import VersionedRecord
 from tidelog.consensus.store import StoreConsensus
 from tidelog.core.clock import SystemClock
 from tidelog.core.ids import SeqNo
@@ -26,10 +26,10 @@ from tidelog.machine.machine import Machine
 from tidelog.machine.record import decode_record
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object
-from tidelog.testing import Fault, Faulty, Recorded, Request
+from tidelog.testing import Fault, FaultyStore, RecordedStore, Request
 
 
-async def test_what_is_committed_is_there_for_everybody() -> None:
+async def test_every_machine_sees_a_committed_change() -> None:
     """A committed change is visible to every machine, which replays the records."""
     place = Place()
 
@@ -105,10 +105,7 @@ async def test_who_never_wins_is_told() -> None:
 
 
 async def test_a_rollup_is_written_named_and_then_records_go() -> None:
-    """A machine writes a rollup, names it in a record, and then deletes older records.
-
-    A new machine reads one rollup and the records after it.
-    """
+    """A machine writes a rollup, names it in a record, and then deletes older records."""
     place = Place()
 
     machine = place.machine(rollup_every=4)
@@ -116,7 +113,7 @@ async def test_a_rollup_is_written_named_and_then_records_go() -> None:
 
     assert len(place.rollups()) <= 2
     assert len(place.kept()) <= 6
-    asked = Recorded(place.store)
+    asked = RecordedStore(place.store)
     newcomer = place.machine(store=asked)
     assert await newcomer.refresh() == tuple("abcdefghijklmnopq")
     assert len(asked.records) == 1
@@ -141,10 +138,7 @@ async def test_the_state_at_every_seqno_is_that_of_all_diffs_before_it(every: in
 
 
 async def test_rollups_go_on_after_another_writer_was_quicker() -> None:
-    """A writer continues its rollups after another writer was faster.
-
-    An unnamed rollup must not stop it.
-    """
+    """An unnamed rollup of a faster writer does not stop the next rollup."""
     place = Place()
 
     first, second = place.machine(rollup_every=4), place.machine(rollup_every=4)
@@ -182,10 +176,7 @@ async def test_no_rollup_stays_that_nothing_names() -> None:
 
 
 async def test_rollups_go_on_after_a_lost_answer() -> None:
-    """A writer continues its rollups after a lost answer.
-
-    The record that names a rollup may have landed.
-    """
+    """A rollup follows although the record that names the last one lost its answer."""
     place = Place()
 
     class LosesOne(MemoryConsensus):
@@ -195,7 +186,9 @@ async def test_rollups_go_on_after_a_lost_answer() -> None:
                 raise LocationError("the answer was lost", outcome=Outcome.UNKNOWN)
             return landed
 
-        async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[Versioned]:
+        async def scan(
+            self, key: str, start: SeqNo, limit: int | None = None
+        ) -> list[VersionedRecord]:
             return await place.consensus.scan(key, start, limit)
 
         async def truncate(self, key: str, before: SeqNo) -> int:
@@ -212,10 +205,7 @@ async def test_rollups_go_on_after_a_lost_answer() -> None:
 
 
 async def test_a_reader_that_fell_behind_starts_from_the_rollup() -> None:
-    """A reader that fell behind starts from the newest rollup.
-
-    The records that it missed may be deleted.
-    """
+    """A reader that fell behind starts from the newest rollup, as records may be deleted."""
     place = Place()
 
     sleeper, machine = place.machine(), place.machine(rollup_every=3)
@@ -228,14 +218,16 @@ async def test_a_reader_that_fell_behind_starts_from_the_rollup() -> None:
     assert await sleeper.commit(say("m")) == 13
 
 
-async def test_a_rollup_that_cannot_be_written_stops_nobody() -> None:
+async def test_a_failed_rollup_stops_no_commit() -> None:
     """A rollup that cannot be written stops no commit, because the change has landed."""
     place = Place()
 
     def refuse(request: Request) -> Fault:
         return Fault(happened=request.op != "put")
 
-    await say_all(place.machine(rollup_every=2, store=Faulty(place.store, toss=refuse)), "abcde")
+    await say_all(
+        place.machine(rollup_every=2, store=FaultyStore(place.store, toss=refuse)), "abcde"
+    )
 
     assert await place.machine().refresh() == tuple("abcde")
 
@@ -248,7 +240,7 @@ async def test_what_is_missing_or_changed_is_corruption_never_a_state() -> None:
         await say_all(place.machine(rollup_every=3), "abcdefgh")
         spoil(place)
         with pytest.raises(CorruptionError):
-            await place.machine(clock=Impatient()).refresh()
+            await place.machine(clock=ImpatientClock()).refresh()
 
     def flip(place: Place) -> None:
         newest = place.consensus.records["k"][-1]
@@ -273,16 +265,13 @@ async def test_what_is_missing_or_changed_is_corruption_never_a_state() -> None:
     await broken(flip)
 
 
-class Impatient(SystemClock):
+class ImpatientClock(SystemClock):
     async def sleep(self, duration_us: int) -> None:
         await asyncio.sleep(0)
 
 
 async def test_a_state_of_a_newer_tidelog_is_left_alone() -> None:
-    """A state of a newer version is refused, and nothing is written.
-
-    An older process must not undo a change that it cannot read.
-    """
+    """An older process must not undo a change that it cannot read."""
     place = Place()
 
     await place.machine().commit(say("a"))
@@ -354,10 +343,7 @@ async def test_commands_that_share_a_record_are_refused_alone() -> None:
 
 
 async def test_each_command_is_decided_over_those_before_it() -> None:
-    """Each command is decided over the commands before it.
-
-    Six concurrent attempts to add a word once add it once.
-    """
+    """Six concurrent commands that add a word once add it once."""
     place = Place()
     first, second = place.machine(), place.machine()
 
@@ -371,13 +357,13 @@ async def test_a_call_that_is_cancelled_takes_no_other_with_it() -> None:
     """A cancelled call cancels no other, even if the record was begun for it."""
     place, begun, go_on = Place(), asyncio.Event(), asyncio.Event()
 
-    class Slow(MemoryConsensus):
+    class SlowConsensus(MemoryConsensus):
         async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
             begun.set()
             await go_on.wait()
             return await place.consensus.compare_and_set(key, seqno, data)
 
-    machine = place.machine(consensus=Slow())
+    machine = place.machine(consensus=SlowConsensus())
     cancelled = asyncio.create_task(machine.commit(say("a")))
     await begun.wait()
     other = asyncio.create_task(machine.commit(say("b")))
@@ -390,13 +376,10 @@ async def test_a_call_that_is_cancelled_takes_no_other_with_it() -> None:
 
 
 async def test_a_call_that_was_cancelled_is_told_of_nothing_at_the_end() -> None:
-    """The error of a cancelled call is not reported.
-
-    A traceback would reach a caller that has moved on.
-    """
+    """The error of a cancelled call reaches no caller, because it has moved on."""
     place, begun, go_on = Place(), asyncio.Event(), asyncio.Event()
 
-    class Failing(MemoryConsensus):
+    class FailingConsensus(MemoryConsensus):
         async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
             begun.set()
             await go_on.wait()
@@ -404,7 +387,7 @@ async def test_a_call_that_was_cancelled_is_told_of_nothing_at_the_end() -> None
 
     told: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
-    cancelled = asyncio.create_task(place.machine(consensus=Failing()).commit(say("a")))
+    cancelled = asyncio.create_task(place.machine(consensus=FailingConsensus()).commit(say("a")))
     await begun.wait()
     cancelled.cancel()
     await asyncio.wait({cancelled})
@@ -418,10 +401,7 @@ async def test_a_call_that_was_cancelled_is_told_of_nothing_at_the_end() -> None
 
 
 async def test_processes_that_commit_once_have_rollups_named() -> None:
-    """Processes that commit once still get their rollups named.
-
-    Otherwise each of them would write another rollup.
-    """
+    """Processes that commit once name each other's rollups and write no second one."""
     place = Place()
     for number in range(20):
         await say_all(place.machine(rollup_every=4), f"{number % 10}")
@@ -430,3 +410,20 @@ async def test_processes_that_commit_once_have_rollups_named() -> None:
     await reader.refresh()
     assert len(place.rollups()) == len(reader.history.rollups) <= 2
     assert len(place.kept()) < 12
+
+
+async def test_damaged_bytes_are_named_by_their_key_and_seqno() -> None:
+    """A language knows no paths, so the machine adds the key and the seqno of a damaged record."""
+    place = Place()
+    await place.machine().commit(say("a"))
+
+    class Garbled(WordsLanguage):
+        def decode_diff(self, data: bytes) -> str:
+            raise CorruptionError("a word cannot be decoded: restore it", word=data.decode())
+
+    reader = place.machine()
+    reader.language = Garbled()
+
+    with pytest.raises(CorruptionError) as raised:
+        await reader.refresh()
+    assert raised.value.facts == {"word": "a", "key": "k", "seqno": 1}

@@ -14,7 +14,7 @@ from tidelog.errors import CorruptionError, UsageError
 from tidelog.machine.record import (
     FORMAT,
     Record,
-    RolledUp,
+    RollupBody,
     decode_record,
     decode_rollup,
     describe_rollup,
@@ -61,7 +61,7 @@ def test_a_newer_format_is_refused_and_a_newer_field_is_not() -> None:
 @given(state=st.binary(), place=st.integers(0, 10_000), bit=st.integers(0, 7))
 def test_a_rollup_whose_bytes_changed_is_refused(state: bytes, place: int, bit: int) -> None:
     """A changed rollup raises CorruptionError. A state with one wrong bit would stay wrong."""
-    body = RolledUp(state=state, floor=3, rollups=(describe_rollup(SeqNo(1), "p", b"older"),))
+    body = RollupBody(state=state, floor=3, rollups=(describe_rollup(SeqNo(1), "p", b"older"),))
     data = encode_rollup(body)
     rollup = describe_rollup(SeqNo(4), "p", data)
     flipped = bytearray(data)

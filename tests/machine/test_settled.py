@@ -16,10 +16,10 @@ from tidelog.errors import LocationError
 from tidelog.machine.machine import Machine
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing import Fault, Faulty, Request
+from tidelog.testing import Fault, FaultyStore, Request
 
 
-class Forgetting(WordsLanguage):
+class ForgettingLanguage(WordsLanguage):
     """A language in which ``-word`` removes a word and ``@3`` holds the state of a seqno."""
 
     def apply(self, state: Words, diff: str) -> Words:
@@ -37,7 +37,7 @@ def machine(store: Store, *, rollup_every: int = 64) -> Machine[Words, str]:
     return Machine(
         key="k",
         prefix="words/k",
-        language=Forgetting(),
+        language=ForgettingLanguage(),
         store=store,
         consensus=StoreConsensus(store=store, clock=clock, attempts=1),
         clock=clock,
@@ -46,7 +46,7 @@ def machine(store: Store, *, rollup_every: int = 64) -> Machine[Words, str]:
 
 
 @dataclass(slots=True, kw_only=True)
-class Overtaken(StoreConsensus):
+class OvertakenConsensus(StoreConsensus):
     """The consensus of a process that is overtaken by another record before each of its own."""
 
     other: Machine[Words, str]
@@ -70,10 +70,7 @@ async def written(*words: str, rollup_every: int = 64) -> MemoryStore:
 
 @pytest.mark.parametrize("rollup_every", [1, 3, 64, 1_000])
 async def test_a_value_that_a_change_took_away_is_nowhere(rollup_every: int) -> None:
-    """A value that a change removed is in no record, spill or rollup.
-
-    The newest state and later writes stay.
-    """
+    """A removed value is in no record, spill or rollup; newer ones stay."""
     many = [f"word {n}" for n in range(300)]
     store = await written("xqzv", *many, "-xqzv", rollup_every=rollup_every)
     assert keys_with(store, b"xqzv") or rollup_every == 1
@@ -91,10 +88,7 @@ async def test_a_value_that_a_change_took_away_is_nowhere(rollup_every: int) -> 
 
 
 async def test_a_state_that_a_reader_holds_stays_until_its_hold_goes() -> None:
-    """A state that a reader holds stays until the hold is released.
-
-    The next call then deletes it.
-    """
+    """The state of a reader's hold is deleted by the next call after the release."""
     store = await written("xqzv", "@1", "-xqzv")
     await machine(store).settle()
     assert keys_with(store, b"xqzv")
@@ -114,10 +108,7 @@ async def test_a_machine_that_was_never_written_is_not_written() -> None:
 async def test_who_comes_after_a_collector_that_died_at_any_request_deletes_the_rest(
     happens: bool,
 ) -> None:
-    """After a kill at any request, the next settlement deletes the rest.
-
-    No state is lost and no value remains.
-    """
+    """After a kill at any request, the next settlement deletes the rest and loses no state."""
     for last in range(40):
         store, asked = await written("xqzv", "a", "-xqzv", rollup_every=2), list[str]()
 
@@ -129,7 +120,7 @@ async def test_who_comes_after_a_collector_that_died_at_any_request_deletes_the_
             return Fault(happened=happens and is_first, told=False)
 
         with suppress(LocationError):
-            await machine(Faulty(store, toss=toss)).settle()
+            await machine(FaultyStore(store, toss=toss)).settle()
         is_whole = len(asked) <= last
         await machine(store).settle()
 
@@ -144,7 +135,7 @@ async def test_a_writer_that_is_first_at_every_try_loses_nothing() -> None:
     """A writer that wins every race loses nothing. Its changes are settled by the next call."""
     store = await written("xqzv", "-xqzv")
     other, collector = machine(store), machine(store)
-    collector.consensus = Overtaken(store=store, clock=SystemClock(), other=other)
+    collector.consensus = OvertakenConsensus(store=store, clock=SystemClock(), other=other)
     await collector.settle()
     late = await machine(store).refresh()
     assert late

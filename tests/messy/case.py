@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kit.clocks import OneThread
 from kit.sources import run_once
-from messy.model import Model, Seen, shown
+from messy.model import Model, SeenFile, shown
 from messy.records import Row
 from messy.settings import Settings, draw_settings
 from messy.world import World
@@ -228,11 +228,8 @@ def _of_bad_rows(model: Model, told: Sequence[tuple[str, int, str]]) -> list[str
     return differences + [f"bad row in {path!r} at {at}: {why}" for path, at, why in left]
 
 
-def _can_be_guessed_from(files: Sequence[Seen]) -> bool:
-    """Return True if the first file can be read.
-
-    The schema is given, but creating the source still reads a file.
-    """
+def _can_be_guessed_from(files: Sequence[SeenFile]) -> bool:
+    """Return True if the first file can be read, as the creation of the source needs."""
     first = min(files, key=lambda one: one.path, default=None)
     if first is None or not first.units:
         return first is None

@@ -15,7 +15,7 @@ from messy.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenFile:
     """A file in its current state, under the name by which it is ingested.
 
     Shape: ``visible`` is the number of visible bytes of its text. ``is_torn`` is true if half of a
@@ -63,7 +63,7 @@ class Model:
     may_wait: set[str] = field(default_factory=set)
     done: Counter[int] = field(default_factory=Counter)
 
-    def take(self, files: Sequence[Seen], *, step: int, final: bool) -> None:
+    def take(self, files: Sequence[SeenFile], *, step: int, final: bool) -> None:
         """Take all rows that can be taken from the files, in order of name."""
         self.waiting, self.may_wait = set(), set()
         for file in sorted(files, key=lambda one: one.path):
@@ -72,7 +72,7 @@ class Model:
             else:
                 self._take_file(file, step, final=final)
 
-    def _take_file(self, file: Seen, step: int, *, final: bool) -> None:
+    def _take_file(self, file: SeenFile, step: int, *, final: bool) -> None:
         offset = 0
         if file.is_torn:
             self.waiting.add(file.path)
@@ -95,7 +95,7 @@ class Model:
                 self.may_wait.add(file.path)  # Half of a line end is visible.
             offset += len(unit.text)
 
-    def _is_whole(self, unit: Unit, there: int, file: Seen, *, final: bool) -> bool:
+    def _is_whole(self, unit: Unit, there: int, file: SeenFile, *, final: bool) -> bool:
         """Return True if a last unit is taken although it has no end."""
         if not file.is_torn and (final or (unit.alone and there >= unit.body)):
             return True
@@ -103,7 +103,7 @@ class Model:
         (self.may_wait if is_nothing else self.waiting).add(file.path)
         return False
 
-    def _keep(self, file: Seen, unit: Unit, offset: int, step: int, *, half: bool) -> None:
+    def _keep(self, file: SeenFile, unit: Unit, offset: int, step: int, *, half: bool) -> None:
         if unit.is_bad or (half and unit.row is not None):
             self.bad.append(BadRow(file.path, offset, unit.slack, unit.note))
         elif unit.row is not None:

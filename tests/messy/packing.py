@@ -68,10 +68,7 @@ class Text:
         return sum(size for _, size in self.members[:count]), ends[count] < self.shown
 
     def places(self) -> list[int]:
-        """Return the places where the text may be cut.
-
-        They are between units, before line ends, and in good rows.
-        """
+        """Return the places to cut the text: between units, before line ends, in good rows."""
         found, at = {0}, 0
         for unit in self.units:
             found |= {at + len(unit.text)}
@@ -111,10 +108,7 @@ def show(text: Text, dice: random.Random, *, may_tear: bool, whole: bool) -> Non
 
 
 def damage(text: Text, dice: random.Random) -> None:
-    """Damage a member of a compressed file that is not whole yet.
-
-    Its checksum detects the damage.
-    """
+    """Damage a member of a compressed file that is not whole yet."""
     ends = text._ends
     new = [n for n, end in enumerate(ends[:-1]) if end >= text.shown]
     if not new or not text.suffix:

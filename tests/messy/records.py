@@ -100,10 +100,7 @@ class Rows:
         return replace(form, is_bad=is_ahead)
 
     def gone(self, at: Any) -> bool:
-        """Return True if a row deletes.
-
-        A row from before 1970 does not, because its deletion would be forgotten.
-        """
+        """Return True if a row deletes; one from before 1970 would be forgotten, so it does not."""
         early = {int: 0, datetime: EPOCH, date: EPOCH.date()}.get(type(at))
         return self.dice.random() < 0.35 and (early is None or at >= early)
 

@@ -66,10 +66,7 @@ async def test_words_are_no_times(tmp_path: Path, kind: str, format: str | None)
 async def test_a_decimal_of_json_has_no_more_digits_than_its_column(
     tmp_path: Path, number: str
 ) -> None:
-    """A JSON decimal with too many digits for its column is a bad row.
-
-    The JSON reader accepts any number of digits.
-    """
+    """The JSON reader accepts any number of digits, so a decimal with too many is a bad row."""
     lines = [f'{{"a": {number}}}', f'{{"b": [1, {number}]}}', '{"a": 9999999999.99}']
     (tmp_path / "a.jsonl").write_text("".join(line + "\n" for line in lines))
 
@@ -82,10 +79,7 @@ async def test_a_decimal_of_json_has_no_more_digits_than_its_column(
 
 @pytest.mark.parametrize("number", ["1e400", "-1.5E+999", '{"x": [1e400, "a"]}'])
 async def test_a_number_in_json_text_may_be_as_large_as_it_is(tmp_path: Path, number: str) -> None:
-    """A column of type JSON takes a number of any size, unchanged.
-
-    Arrow would refuse the whole line.
-    """
+    """A column of type JSON takes a number of any size; Arrow would refuse the line."""
     lines = [f'{{"t": 1, "a": {number}, "more": 1e400}}', '{"t": 2, "a": 1, "d": 1e400}']
     lines += ['{"t": 3, "t": 3, "a": 1e400}', '{"t": 4, "a": "1e400"}']
     (tmp_path / "a.jsonl").write_text("".join(line + "\n" for line in lines))
@@ -102,10 +96,7 @@ async def test_a_number_in_json_text_may_be_as_large_as_it_is(tmp_path: Path, nu
 async def test_an_array_that_is_not_closed_waits_though_it_ends_with_an_object(
     tmp_path: Path,
 ) -> None:
-    """An array that is not closed waits, even if it ends with an object.
-
-    Its file is reported: see docs/guides/ingest-json.md.
-    """
+    """An unclosed array waits and is reported, even if it ends with an object."""
     (tmp_path / "a.json").write_text('[{"k": 1}, {"k": 2}')
     location = await make(tmp_path, "k int", format="json-array")
 
@@ -116,10 +107,7 @@ async def test_an_array_that_is_not_closed_waits_though_it_ends_with_an_object(
 
 
 async def test_half_of_a_member_is_told_whatever_a_tick_takes(tmp_path: Path) -> None:
-    """A file with half of a compressed member is reported.
-
-    This holds even if a tick takes only a few bytes.
-    """
+    """Half of a compressed member is reported, even by a tick of a few bytes."""
     data = gzip.compress(b'{"k": 1}\n{"k": 2, "more": 1') + gzip.compress(b"}\n" * 40)
     (tmp_path / "a.jsonl.gz").write_bytes(data[:-9])
     location = await make(tmp_path, "k int")
@@ -145,10 +133,7 @@ async def test_a_last_object_is_taken_whichever_pieces_it_lies_in(
 
 
 async def test_a_file_may_grow_whose_first_record_is_longer_than_a_piece(tmp_path: Path) -> None:
-    """A file may grow if its first record is longer than a piece.
-
-    It must not count as rewritten.
-    """
+    """A file with a first record longer than a piece may grow: it is not rewritten."""
     path = tmp_path / "a.jsonl"
     path.write_text('{"k": 1, "more": "' + "x" * 200 + '"}\n{"k": 2}\n')
     location = await make(tmp_path, "k int")
@@ -187,10 +172,7 @@ MOVES = {
 
 @pytest.mark.parametrize("move", MOVES)
 async def test_a_file_that_grew_is_known_under_another_name(tmp_path: Path, move: str) -> None:
-    """A file that grew is recognised under another name.
-
-    Its old rows are not doubled, and its new rows are taken.
-    """
+    """A file that grew under another name gives its new rows alone."""
     name, first, more, given = MOVES[move]
     (tmp_path / name).write_bytes(first)
     location = await make(tmp_path, **given)
@@ -223,10 +205,7 @@ async def test_a_header_that_came_first_does_not_hide_what_a_file_was_called(
 
 
 async def test_files_of_one_header_are_not_one_file(tmp_path: Path) -> None:
-    """Files with the same header are not the same file.
-
-    A deleted file with only a header is not another file's former name.
-    """
+    """A deleted file with only a header is not another file's former name."""
     asked = CsvOptions(header=True, delimiter=",", quote='"', multiline=False)
     location = await make(tmp_path, "k int, n int", format="csv", csv=asked)
     for number, text in enumerate(["k,n\n", "k,n\n1,1\n", "k,n\n1,1\n2,2\n", "k,n\n1,1\n"]):

@@ -83,10 +83,7 @@ def json_form(dice: random.Random, kind: str, *, is_bad: bool = False) -> Form:
 def csv_form(
     dice: random.Random, kind: str, *, is_bad: bool = False, formats: Sequence[str] = ()
 ) -> Form:
-    """Return a value as CSV writes it.
-
-    ``formats`` are those of strptime, for dates and timestamps.
-    """
+    """Return a value as CSV writes it; dates and times in strptime's ``formats``."""
     if is_bad:
         return dice.choice(CSV_BAD[kind])
     if kind == "varchar":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from messy.layout import draw_units
-from messy.model import Model, Seen
+from messy.model import Model, SeenFile
 from messy.packing import GARBAGE, Text, damage, pack, show
 from messy.parquet_values import draw_parquet
 from messy.records import Rows
@@ -255,7 +255,7 @@ class World:
 
     # Result ------------------------------------------------------------------------------------
 
-    def seen(self) -> Sequence[Seen]:
+    def seen(self) -> Sequence[SeenFile]:
         """Return the files that can be ingested, as the model needs them."""
         found = []
         for file in self.files:
@@ -266,7 +266,7 @@ class World:
             by_rows = self.settings.format == "parquet" and not self._is_garbage(file)
             visible, is_torn = (len(file.text.units), False) if by_rows else file.text.visible
             found.append(
-                Seen(
+                SeenFile(
                     id=file.id,
                     path=names[0],
                     units=file.text.units,

@@ -15,8 +15,8 @@ from kit.shards import ALREADY, COMMITTED, Place, contents, in_memory, on_store,
 from tidelog.core.frontier import Frontier
 from tidelog.errors import DeadlineExceeded, LocationError, Outcome, UpperMismatch, UsageError
 from tidelog.store.memory import MemoryStore
-from tidelog.testing import Fault, Faulty, Recorded, Request
-from tidelog.testing.faulty import Delayed
+from tidelog.testing import Fault, FaultyStore, RecordedStore, Request
+from tidelog.testing.faulty import DelayedStore
 
 
 async def test_an_appender_goes_on_where_its_name_left_off(place: Place) -> None:
@@ -46,10 +46,7 @@ async def test_another_writer_is_met_with_an_error() -> None:
 
 
 async def test_two_of_one_name_lose_nothing_to_each_other(place: Place) -> None:
-    """Two writers share a name.
-
-    The late one gets UpperMismatch, because the stored rows are not its own.
-    """
+    """The late writer gets UpperMismatch, because the stored rows are not its own."""
     late, other = await place.shard().appender("till"), await place.shard().appender("till")
     await other.append(rows(("b", 1, 0, 1)), 2)
     with pytest.raises(UpperMismatch, match="open the appender again"):
@@ -61,10 +58,7 @@ async def test_two_of_one_name_lose_nothing_to_each_other(place: Place) -> None:
 
 
 async def test_two_of_one_name_that_bring_the_same_both_succeed() -> None:
-    """If two appenders of one name append equal rows, both succeed.
-
-    A sink may restart while its old process still runs.
-    """
+    """A sink may restart while its old process still runs."""
     place = in_memory()
     one, two = await place.shard().appender("sink"), await place.shard().appender("sink")
     for appender in (one, two):
@@ -74,12 +68,9 @@ async def test_two_of_one_name_that_bring_the_same_both_succeed() -> None:
 
 
 async def test_progress_waits_for_the_beat_or_for_a_write() -> None:
-    """Advances without rows send no request until the heartbeat.
-
-    The next append sends them with its rows.
-    """
+    """Advances without rows wait for the heartbeat or the next append."""
     clock = SwiftClock()
-    recorded = Recorded(MemoryStore())
+    recorded = RecordedStore(MemoryStore())
     shard = on_store(recorded).shard(clock=clock)
     await shard.hold("history")
     async with await shard.appender("ticker", heartbeat_us=10_000_000_000) as ticker:
@@ -122,7 +113,7 @@ async def test_each_interval_is_there_once_whatever_becomes_of_the_answers(seed:
         return dice.choice(fates) if request.changes else Fault()
 
     sound = MemoryStore()
-    shaken = on_store(Faulty(sound, toss=toss))
+    shaken = on_store(FaultyStore(sound, toss=toss))
     wanted: Counter[tuple[object, ...]] = Counter()
     time = 0
     appender = await shaken.shard().appender("w", heartbeat_us=dice.choice([0, 3_000]))
@@ -156,12 +147,9 @@ async def test_each_interval_is_there_once_whatever_becomes_of_the_answers(seed:
 
 
 async def test_a_call_ends_in_its_time() -> None:
-    """A call ends at its timeout, even if the store never answers.
-
-    A write under way may still land.
-    """
+    """A call ends at its timeout, even without an answer. A write under way may land."""
     clock = HandClock()
-    slow = Delayed(MemoryStore(), clock=clock, delay_us=lambda _, __: 50_000_000)
+    slow = DelayedStore(MemoryStore(), clock=clock, delay_us=lambda _, __: 50_000_000)
     shard = on_store(slow).shard(clock=clock)
     limited = shard.within(1_000_000)
     calls: list[tuple[Coroutine[Any, Any, object], str, Outcome]] = [
@@ -175,7 +163,7 @@ async def test_a_call_ends_in_its_time() -> None:
     ]
     for call, sentence, outcome in calls:
         task = asyncio.create_task(call)
-        await asyncio.sleep(0.01)
+        await clock.pass_us(0)
         await clock.pass_us(1_000_000)
         with pytest.raises(DeadlineExceeded, match=sentence) as told:
             await task
@@ -185,7 +173,7 @@ async def test_a_call_ends_in_its_time() -> None:
     assert shard.state.upper == 1, "what was under way landed"
 
 
-async def test_a_name_that_was_dropped_begins_anew_and_loses_nothing(place: Place) -> None:
+async def test_a_dropped_writer_name_counts_from_0_again(place: Place) -> None:
     """A dropped name counts from 0 again. Its new writes are not mistaken for its old ones."""
     shard = place.shard()
     for lower in (0, 4, 8):

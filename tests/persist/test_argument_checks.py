@@ -31,18 +31,25 @@ ASKED: dict[str, tuple[Callable[[Any, Any], object], tuple[Any, ...]]] = {
     "columns": (lambda s, odd: s.snapshot(0, columns=odd), (*ODD[1:], ["k", 3])),
     "collect": (lambda s, odd: s.collect(after_us=odd), NO_LIMIT),
     "compact": (lambda s, odd: s.compact(full=odd), NO_FLAG),
+    "lease": (lambda s, odd: s.lease(lease_us=odd), (*NO_NUMBER, np.int64(10**6), 10**30)),
+    "purpose": (lambda s, odd: s.lease(purpose=odd), NO_TEXT),
+    "hold at": (lambda s, odd: s.hold("h", odd), ("x", b"x", 0.0, [1], {}, "0")),
+    "upper": (lambda s, odd: s.compare_and_append(None, 1, odd), ("x", b"x", 2.0, True, [1], {})),
     "fixed": (lambda s, odd: s.lease(fixed=odd), NO_FLAG),
     "named": (lambda s, odd: s.compare_and_append(None, 1, 2, named=odd), NO_FLAG),
-    "token": (lambda s, odd: s.compare_and_append(None, 1, 2, token=odd), (*ODD[1:], ("w", -1))),
+    "token": (
+        lambda s, odd: s.compare_and_append(None, 1, 2, token=odd),
+        (*ODD[1:], "ab", ("w", -1), ("w", 2.0), (3, 1), ("w", np.int64(1))),
+    ),
     "holds": (
         lambda s, odd: s.compare_and_append(None, 1, 2, holds=odd),
         (*(odd for odd in ODD if odd is not None and odd != {}), {3: 0}, {"h": "0"}, {"h": 1.0}),
     ),
     "append": (lambda s, odd: s.append(odd, 1, 2), ODD),
-    "hold": (lambda s, odd: s.hold(odd), (*NO_TEXT, "", "a\nb", "h" * 129)),
+    "hold": (lambda s, odd: s.hold(odd), (*NO_TEXT, "", "a\nb", "h" * 129, "\ud800")),
     "hold by": (lambda s, odd: s.hold("h", token=odd), NO_LIMIT),
-    "downgrade": (lambda s, odd: s.move_hold(odd, 1), NO_TEXT),
-    "downgrade by": (lambda s, odd: s.move_hold("history", 1, token=odd), NO_LIMIT),
+    "move": (lambda s, odd: s.move_hold(odd, 1), NO_TEXT),
+    "move by": (lambda s, odd: s.move_hold("history", 1, token=odd), NO_LIMIT),
     "release": (lambda s, odd: s.drop_hold(odd), NO_TEXT),
     "appender": (lambda s, odd: s.appender(odd), (*NO_TEXT, "")),
     "heartbeat": (lambda s, odd: s.appender("w", heartbeat_us=odd), NO_NUMBER),
@@ -54,10 +61,7 @@ ASKED: dict[str, tuple[Callable[[Any, Any], object], tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("what", ASKED)
 def test_a_shard_refuses_what_it_cannot_be_asked(what: str) -> None:
-    """An argument of a wrong type raises UsageError.
-
-    Otherwise the shard could store a wrong value.
-    """
+    """The shard could otherwise store a wrong value."""
     call, odds = ASKED[what]
     with tidelog.connect("memory://asked", create=True) as lake:
         shard = lake.shard("s", schema=SCHEMA, key=["k"])
@@ -73,10 +77,7 @@ def test_a_shard_refuses_what_it_cannot_be_asked(what: str) -> None:
 
 
 def test_what_opens_shards_and_transactions_refuses_what_is_none() -> None:
-    """Wrong schemas, keys, shards and updates raise UsageError.
-
-    The message names the expected type.
-    """
+    """Each wrong argument raises UsageError, which names the expected type."""
     with tidelog.connect("memory://asked", create=True) as lake:
         opens: Any = lake
         for odd in ODD[1:]:
@@ -99,10 +100,7 @@ def test_what_opens_shards_and_transactions_refuses_what_is_none() -> None:
 
 
 def test_a_reader_and_a_writer_that_were_closed_say_so() -> None:
-    """Each call of a closed lease or appender raises.
-
-    A closed lease no longer protects its data.
-    """
+    """A closed lease no longer protects its data, so each call raises."""
     with tidelog.connect("memory://asked", create=True) as lake:
         shard = lake.shard("s", schema=SCHEMA, key=["k"])
         shard.compare_and_append(ROW, 0, 1)
@@ -140,11 +138,11 @@ def test_who_begins_again_is_told_where_it_left_off() -> None:
             till.append(rows, 5)
             till.advance(9)
         with shard.appender("till") as again:
-            with pytest.raises(UsageError, match=r"is already past that upper.* \(upper=\{9\}"):
+            with pytest.raises(UsageError, match=r"is already past that upper.* \(upper=9"):
                 again.append(rows, 5)
             assert again.upper.time == 9
             again.append(None, 10)
-        with pytest.raises(UsageError, match="times before 10 are complete: give it a later"):
+        with pytest.raises(UsageError, match="times before 10 are complete, so pass a later"):
             shard.compare_and_append(rows, 10, 11)
-        with pytest.raises(UsageError, match="give a greater upper"):
+        with pytest.raises(UsageError, match="pass a greater upper"):
             shard.compare_and_append(None, 10, 4)

@@ -168,7 +168,7 @@ def test_a_schema_says_what_a_type_does_not() -> None:
     codec = RecordCodec(Money, schema=schema)
 
     assert codec.decode(codec.encode([Money(Decimal("3.50"))])) == [Money(Decimal("3.50"))]
-    with pytest.raises(UsageError, match="give schema="):
+    with pytest.raises(UsageError, match="pass schema="):
         RecordCodec(Money)
 
 
@@ -196,7 +196,7 @@ def test_what_is_no_type_of_records_is_refused(record: Any) -> None:
 def test_a_row_that_is_no_record_is_refused() -> None:
     """A row without a field that has no default raises UsageError."""
     rows = pa.table({"value": [1]})
-    with pytest.raises(UsageError, match="give a later field a default"):
+    with pytest.raises(UsageError, match="set a default for each field"):
         RecordCodec(Row, key=["key"]).decode(rows)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import operator
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import AsyncMock, patch
 
 import pyarrow as pa
 import pytest
@@ -17,8 +18,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.clocks import SwiftClock
-from kit.shard_tables import schemas, updates
-from kit.shards import MISMATCH, SCHEMA, Place, contents, heard, history, in_memory, on_store, rows
+from kit.shard_tables import schema_of, schemas, table_of, updates
+from kit.shards import (
+    MISMATCH,
+    SCHEMA,
+    Place,
+    append_cut,
+    contents,
+    heard,
+    history,
+    in_memory,
+    on_store,
+    rows,
+    writer_for,
+)
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import SeqNo
@@ -34,14 +47,16 @@ from tidelog.errors import (
 from tidelog.persist.format import parquet, part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.maintenance import compactor, merge_ranges, merge_rows
+from tidelog.persist.maintenance import compactor, merge_ranges, merge_rows, merging
 from tidelog.persist.maintenance.compactor import CompactionReport, common_bucket, compact, merge
 from tidelog.persist.maintenance.merging import FANOUT, MergeRequest, plan_full_merge
 from tidelog.persist.read.rereading import reread
-from tidelog.persist.states.batch import Batch
+from tidelog.persist.states.batch import Batch, make_batch
+from tidelog.persist.write import writer
+from tidelog.rowhash import sums_of_rows
 from tidelog.store.memory import MemoryStore
-from tidelog.testing import Fault, Faulty, Recorded, Request
-from tidelog.testing.models import ShardModel, consolidate, updates_of
+from tidelog.testing import Fault, FaultyStore, RecordedStore, Request
+from tidelog.testing.models import ShardModel, consolidate
 
 OUT_OF_LINE = patch.object(part, "INLINE_BYTES", 0)
 
@@ -87,7 +102,9 @@ def test_merges_of_any_updates_are_exact(data: st.DataObject) -> None:
     since = data.draw(st.integers(0, 6))
     in_memory_bytes = data.draw(st.sampled_from([0, 1 << 20]))
     inline = data.draw(st.sampled_from([0, 4_096]))
+    kept_bytes = data.draw(st.sampled_from([0, 1 << 20]))
     with (
+        patch.object(merging, "KEPT_BYTES", kept_bytes),
         patch.object(merge_rows, "IN_MEMORY_BYTES", in_memory_bytes),
         patch.object(merge_ranges, "RANGE_ROWS_MAX", data.draw(st.sampled_from([1, 3, 1_000]))),
         patch.object(merge_ranges, "SINGLE_ROWS_MAX", data.draw(st.sampled_from([0, 1_000]))),
@@ -103,13 +120,7 @@ async def _exact(
     shard = in_memory().shard(schema=schema)
     model = ShardModel()
     await shard.hold("h", 0)
-    lower = 0
-    for upper in cuts:
-        times = table.column("_time").to_pylist()
-        some = table.filter(pa.array([lower <= (t or 0) < upper for t in times], pa.bool_()))
-        await shard.compare_and_append(some, lower, upper)
-        model.compare_and_append(updates_of(some), lower, upper)
-        lower = upper
+    await append_cut(shard, table, cuts, model)
     await shard.move_hold("h", since)
     batches = list(shard.state.batches)
     if batches:
@@ -137,10 +148,7 @@ async def test_years_of_small_writes_leave_few_batches() -> None:
 
 
 async def test_what_was_merged_is_deleted_once_its_time_has_come() -> None:
-    """The collector deletes merged parts after the delay.
-
-    It keeps each part that the state names.
-    """
+    """The collector deletes merged parts after the delay, but no part that the state names."""
     place = in_memory()
     with OUT_OF_LINE:
         shard = await grown(place, 20)
@@ -196,10 +204,7 @@ async def test_a_part_that_is_lost_is_told_so() -> None:
 
 
 async def test_who_merges_the_same_at_once_merges_it_once() -> None:
-    """Only one of several concurrent mergers wins.
-
-    The others delete their own parts, so none leaks.
-    """
+    """The mergers that lose delete their own parts, so none leaks."""
     place = in_memory()
     with OUT_OF_LINE:
         await grown(place, 20)
@@ -226,7 +231,7 @@ async def test_a_merge_that_fails_has_changed_nothing(op: str) -> None:
                 left[0] -= request.op == op and "/part/" in request.key
                 return Fault(happened=left[0] != -1)
 
-            shard = place.shard(store=Faulty(place.store, toss=toss), clock=SwiftClock())
+            shard = place.shard(store=FaultyStore(place.store, toss=toss), clock=SwiftClock())
             try:
                 await compact(shard, full=True)
             except LocationError:
@@ -237,10 +242,7 @@ async def test_a_merge_that_fails_has_changed_nothing(op: str) -> None:
 
 
 async def test_a_merge_whose_answer_is_lost_keeps_what_it_wrote() -> None:
-    """If the answer to a merge's commit is lost, the merger keeps its parts.
-
-    The state may name them.
-    """
+    """The answer to the commit is lost, and the state may name the parts."""
     place = in_memory()
     with OUT_OF_LINE:
         await grown(place, 8)
@@ -248,12 +250,12 @@ async def test_a_merge_whose_answer_is_lost_keeps_what_it_wrote() -> None:
         shared = shard.consensus
         assert isinstance(shared, MemoryConsensus)
 
-        class Loses(MemoryConsensus):
+        class LossyConsensus(MemoryConsensus):
             async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
                 await shared.compare_and_set(key, seqno, data)
                 raise LocationError("lost after", outcome=Outcome.UNKNOWN)
 
-        shard.machine.consensus = Loses(shared.records)
+        shard.machine.consensus = LossyConsensus(shared.records)
         with pytest.raises(LocationError):
             await compact(shard, full=True)
     assert len((await place.shard().refresh()).batches) == 1
@@ -261,10 +263,7 @@ async def test_a_merge_whose_answer_is_lost_keeps_what_it_wrote() -> None:
 
 
 async def test_damaged_bytes_are_not_merged() -> None:
-    """A merge of damaged bytes raises CorruptionError.
-
-    Its new checksums would otherwise cover the damage.
-    """
+    """CorruptionError: the new checksums would otherwise cover the damage."""
     place = in_memory()
     with OUT_OF_LINE:
         shard = await grown(place, 4)
@@ -297,19 +296,11 @@ async def test_large_merges_come_in_parts_that_follow_one_another() -> None:
     """A merge splits its result into parts of limited size, with disjoint sorted key bounds."""
     place = in_memory()
     shard = place.shard()
-    writer = type(shard.writer())
     with OUT_OF_LINE, patch.object(merge_rows, "IN_MEMORY_BYTES", 0):
         for time in range(4):
             some = [(f"k{n:05}", time, time, 1) for n in range(time, 20_000, 4)]
             await shard.compare_and_append(rows(*some), time, time + 1)
-        made = shard.writer()
-        small = writer(
-            store=made.store,
-            clock=made.clock,
-            shard=made.shard,
-            schema=made.schema,
-            part_bytes=100_000,
-        )
+        small = writer_for(shard, part_bytes=100_000)
         with patch.object(Shard, "writer", lambda *_: small):
             done = await compact(shard, full=True)
     (batch,) = shard.state.batches
@@ -328,27 +319,20 @@ async def test_large_merges_come_in_parts_that_follow_one_another() -> None:
 async def test_a_large_merge_has_few_rows_in_memory(is_sorted: bool) -> None:
     """A merge sums one key range at a time, whether or not its parts are sorted."""
     shard = in_memory().shard()
-    made = shard.writer()
-    writer = type(made)(
-        store=made.store,
-        clock=made.clock,
-        shard=made.shard,
-        schema=made.schema,
-        is_sorted=is_sorted,
-    )
+    writer = writer_for(shard, is_sorted=is_sorted)
     at_once: list[int] = []
-    summed_here = merge_rows._summed_here
+    consolidated = merge_rows.consolidated
 
-    def watched(table: pa.Table, **given: Any) -> pa.Table:
-        at_once.append(table.num_rows)
-        return summed_here(table, **given)
+    def watched(tables: Sequence[pa.Table], **given: Any) -> pa.Table:
+        at_once.append(sum(table.num_rows for table in tables))
+        return consolidated(tables, **given)
 
     with (
         OUT_OF_LINE,
         patch.object(merge_rows, "IN_MEMORY_BYTES", 0),
         patch.object(merge_ranges, "RANGE_ROWS_MAX", 1_000),
         patch.object(parquet, "ROW_GROUP_ROWS", 200),
-        patch.object(merge_rows, "_summed_here", watched),
+        patch.object(merge_rows, "consolidated", watched),
         patch.object(Shard, "writer", lambda *_: writer),
     ):
         for time in range(4):
@@ -358,6 +342,81 @@ async def test_a_large_merge_has_few_rows_in_memory(is_sorted: bool) -> None:
     assert (done.rows_read, done.rows_written) == (20_000, 20_000)
     assert sum(at_once) == 20_000
     assert max(at_once) <= 2_000, "a range, and at most a row group of each part"
+
+
+async def appended_in_key_order(place: Place) -> Shard:
+    """Return a shard of three appends: the keys of two overlap, and the third's are greater."""
+    shard = place.shard()
+    with OUT_OF_LINE:
+        await shard.compare_and_append(rows(("a", 1, 0, 1), ("c", 1, 0, 1)), 0, 1)
+        await shard.compare_and_append(rows(("b", 1, 1, 1)), 1, 2)
+        await shard.compare_and_append(rows(("x", 1, 2, 1), ("y", 1, 2, 1)), 2, 3)
+    return shard
+
+
+def paths_of(shard: Shard) -> list[str | None]:
+    return [part.path for batch in shard.state.batches for part in batch.parts]
+
+
+async def test_a_merge_neither_reads_nor_hashes_a_part_whose_keys_meet_no_others() -> None:
+    """The part remains in the merged batch, because its bounds and V prove the result."""
+    place = in_memory()
+    shard = await appended_in_key_order(place)
+    *_, last = paths_of(shard)
+    await shard.hold("h", 1)
+    hashed: list[int] = []
+
+    def watched(columns: Sequence[Any], times: Any, diffs: Any) -> Any:
+        hashed.append(len(diffs))
+        return sums_of_rows(columns, times, diffs)
+
+    read = AsyncMock(wraps=shard.reader.read)
+    with (
+        OUT_OF_LINE,
+        patch.object(merging, "KEPT_BYTES", 1),
+        patch.object(part, "sums_of_rows", watched),
+        patch.object(type(shard.reader), "read", lambda _, parts, schema: read(parts, schema)),
+    ):
+        done = await compact(shard, full=True)
+
+    assert (done.merges, len(shard.state.batches)) == (1, 1)
+    assert sum(hashed) == 3, "only the rows of the two parts that overlap are hashed"
+    assert last not in [one.path for call in read.call_args_list for one in call.args[0]]
+    assert len(paths_of(shard)) == 2
+    assert paths_of(shard)[-1] == last
+    assert await contents(place.shard(), 2) == {(k, 1): 1 for k in "abcxy"}
+    assert (await compact(shard, full=True)).merges == 0
+
+
+async def test_a_merge_that_loses_its_race_deletes_no_part_that_remains() -> None:
+    """The second of two merges deletes the parts that it wrote, and keeps their common inputs."""
+    place = in_memory()
+    shard = await appended_in_key_order(place)
+    other = place.shard()
+    await other.refresh()
+    with OUT_OF_LINE, patch.object(merging, "KEPT_BYTES", 1):
+        request = plan_full_merge(other.state)
+        assert request is not None
+        await compact(shard, full=True)
+        late = await merge(other, request)
+
+    assert late.overtaken == 1
+    assert await contents(place.shard(), 2) == {(k, 1): 1 for k in "abcxy"}
+
+
+async def test_a_part_that_remains_may_be_older_than_all_sweeps() -> None:
+    """A sweep deletes only unnamed parts, so the epoch of a named part does not stop a merge."""
+    shard = await appended_in_key_order(in_memory())
+    state = replace(shard.state, write_epoch=shard.state.write_epoch + 5)
+    request = plan_full_merge(state)
+    assert request is not None
+    merged = make_batch(request.parts, lower=0, upper=3)
+
+    decision = merging.decide_merge(state, request, merged)
+
+    assert decision.diff is not None
+    assert decision.diff.merged is not None
+    assert decision.diff.merged.vanished == ()
 
 
 async def test_one_value_in_most_rows_is_merged_by_files() -> None:
@@ -419,11 +478,8 @@ async def test_a_finished_shard_is_merged_too() -> None:
     assert await contents(shard, 4) == {("b", 1): 1}
 
 
-async def test_a_buried_shard_is_no_more_for_anybody() -> None:
-    """Finalizing deletes the shard's data, and later writers and readers get an error.
-
-    A second finalize does nothing.
-    """
+async def test_a_dropped_shard_refuses_readers_and_writers() -> None:
+    """A drop deletes the data. Later calls raise, and a second drop does nothing."""
     place = in_memory()
     with OUT_OF_LINE:
         shard, zombie, reader = await grown(place, 5), place.shard(), place.shard()
@@ -450,10 +506,7 @@ async def test_a_buried_shard_is_no_more_for_anybody() -> None:
 
 
 async def test_a_reader_that_has_begun_is_told_that_it_was_overtaken() -> None:
-    """A reader whose parts are gone retries.
-
-    After its first rows, it raises ReadOvertaken instead.
-    """
+    """The reader retries without its parts, but raises ReadOvertaken after its first rows."""
     gone = PartMissing("gone", path="a")
     tries = list[int]()
 
@@ -484,9 +537,9 @@ async def test_a_reader_that_has_begun_is_told_that_it_was_overtaken() -> None:
     assert len(tries) == 1
 
 
-async def test_of_two_that_merge_the_same_only_one_reads_it() -> None:
+async def test_a_claim_keeps_a_second_merger_from_the_same_parts() -> None:
     """P124: a merger claims a large merge, so concurrent mergers do not read the same parts."""
-    recorded = Recorded(MemoryStore())
+    recorded = RecordedStore(MemoryStore())
     place = on_store(recorded)
     with OUT_OF_LINE:
         await grown(place, FANOUT)
@@ -497,3 +550,26 @@ async def test_of_two_that_merge_the_same_only_one_reads_it() -> None:
     assert (await place.shard().refresh()).claims == ()
     reads = Counter(r.key for r in recorded.records if r.op == "get" and "/part/" in r.key)
     assert set(reads.values()) == {1}
+
+
+@pytest.mark.parametrize("key", [0, 1])
+async def test_small_parts_are_one_chunk_before_a_merge_encodes_them(key: int) -> None:
+    """Each chunk costs time in each later step, so many small ones are joined first."""
+    schema = schema_of(["string", "int64"], keys=key)
+    place = in_memory()
+    shard = place.shard(schema=schema)
+    with OUT_OF_LINE:
+        for n in range(20):
+            table = table_of(schema, [(f"k{n:03}", n, n, 1)])
+            await shard.compare_and_append(table, n, n + 1)
+    await shard.hold("h", 0)
+    encoded: list[int] = []
+
+    def watched(updates: pa.Table, *given: Any, **named: Any) -> Any:
+        encoded.append(updates.column(0).num_chunks)
+        return part.encode_part(updates, *given, **named)
+
+    with OUT_OF_LINE, patch.object(writer, "encode_part", watched):
+        await compact(shard, full=True)
+
+    assert encoded == [1]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tidelog.errors import UsageError
-from tidelog.persist.format.conform import conform
+from tidelog.persist.format.updates import conform
 
 DAY = datetime.date(1970, 1, 2)
 TOKYO = pa.timestamp("us", "Asia/Tokyo")
@@ -57,10 +57,7 @@ def of_twins() -> Any:
     ids=range(12),
 )
 def test_what_would_change_on_the_way_is_refused(given: Any, wanted: pa.DataType) -> None:
-    """A shard refuses a value that a cast would change.
-
-    Arrow casts each of these without an error.
-    """
+    """Arrow casts each of these values without an error."""
     assert len(given.cast(wanted)) == 1
 
     with pytest.raises(UsageError, match="fit the schema"):
@@ -122,10 +119,7 @@ def text_of(*offsets: int, data: bytes = b"hello world") -> Any:
 )
 @pytest.mark.parametrize("wanted", [pa.string(), pa.binary()], ids=str)
 def test_arrays_that_are_none_are_refused(given: Any, wanted: pa.DataType) -> None:
-    """Invalid Arrow buffers raise UsageError.
-
-    Arrow does not validate them, and their use can crash the process.
-    """
+    """Arrow does not validate buffers, and their use can crash the process."""
     with pytest.raises(UsageError, match="do not fit the schema"):
         conform(pa.table({"v": given}), field(wanted))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -17,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.shard_tables import TIMES, schema_of, shard_updates, table_of
-from kit.shards import Place, in_memory
+from kit.shards import Place, append_cut, counts_in, in_memory, projected
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.format import parquet, part
 from tidelog.persist.format.part import Part, int64_of
@@ -26,8 +25,8 @@ from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read import contents, pieces, spilled_rows
 from tidelog.persist.read.contents import Way, choose_way
 from tidelog.store.memory import MemoryStore
-from tidelog.testing import Recorded
-from tidelog.testing.models import Row, accumulate, contents_of, rows_of, updates_of
+from tidelog.testing import RecordedStore
+from tidelog.testing.models import Row, accumulate, contents_of, updates_of
 
 WAYS = st.sampled_from(Way)
 
@@ -36,10 +35,7 @@ async def written(schema: ShardSchema, table: pa.Table, cuts: Sequence[int]) -> 
     """Write updates to a shard in several batches by time, with row groups of two rows."""
     shard = in_memory().shard(schema=schema)
     with patch.object(parquet, "ROW_GROUP_ROWS", 2), patch.object(part, "INLINE_BYTES", 0):
-        for lower, upper in pairwise([0, *cuts, 6]):
-            times = table.column("_time").to_numpy()
-            some = table.filter(pa.array((times >= lower) & (times < upper)))
-            await shard.compare_and_append(some, lower, upper)
+        await append_cut(shard, table, [*cuts, 6])
     return shard
 
 
@@ -70,18 +66,12 @@ async def test_every_way_of_reading_gives_what_the_model_has(
     row_bytes: int,
     picked: list[int],
 ) -> None:
-    """T29: a read returns exactly the rows of the model, also for a subset of the columns.
-
-    Rows come in any order, and ungrouped rows add up to the same counts.
-    """
+    """T29: rows come in any order, and ungrouped ones add up to the model's counts."""
     schema, table = drawn
     shard = await written(schema, table, cuts)
     columns = [schema.names[n] for n in picked if n < len(schema.names)] or schema.names[:1]
     expected = accumulate(updates_of(table), as_of)
-    places = [schema.names.index(name) for name in columns]
-    projected: Counter[Row] = Counter()
-    for row, diff in expected.items():
-        projected[tuple(row[place] for place in places)] += diff
+    expected_some = projected(expected, schema.names, columns)
 
     with (
         patch.object(contents, "choose_way", lambda parts, s: fitting(way, parts, s)),
@@ -94,25 +84,20 @@ async def test_every_way_of_reading_gives_what_the_model_has(
         of_some = [batch async for batch in some.to_batches()]
         narrow = await some.to_arrow(consolidated=True)
     assert contents_of(await whole.to_arrow(consolidated=True)) == expected
-    assert contents_of(narrow) == {row: n for row, n in projected.items() if n}
+    assert contents_of(narrow) == expected_some
     assert narrow.schema.names == [*columns, DIFF]
-    assert added_up(batches, schema.names) == expected
-    assert added_up(of_some, columns) == {row: n for row, n in projected.items() if n}
+    for found, names, wanted in (
+        (batches, schema.names, expected),
+        (of_some, columns, expected_some),
+    ):
+        tables = [pa.Table.from_batches([batch]) for batch in found]
+        assert not any(0 in table.column(DIFF).to_pylist() for table in tables)
+        assert counts_in(tables, names) == wanted
     each = await whole.to_arrow()
-    assert added_up(each.to_batches(), schema.names) == expected
+    assert 0 not in each.column(DIFF).to_pylist()
+    assert counts_in([each], schema.names) == expected
     assert each.num_rows == sum(max(n, 1) for n in expected.values())
     assert int64_of(each, DIFF).max(initial=1) == 1
-
-
-def added_up(batches: Sequence[pa.RecordBatch], names: Sequence[str]) -> dict[Row, int]:
-    found: Counter[Row] = Counter()
-    for batch in batches:
-        table = pa.Table.from_batches([batch])
-        assert 0 not in table.column(DIFF).to_pylist()
-        diffs = table.column(DIFF).to_numpy().tolist()
-        for row, diff in zip(rows_of(table, names), diffs, strict=True):
-            found[row] += diff
-    return {row: n for row, n in found.items() if n}
 
 
 # T30. Values with error-prone bounds: without an order, truncated, or at the ends of a type.
@@ -210,7 +195,7 @@ def numbered(start: int, count: int, time: int) -> pa.Table:
 
 async def test_parts_and_row_groups_are_skipped_by_key_and_by_time() -> None:
     """A reader sends no request for a part that its bounds exclude."""
-    schema, store = schema_of(["int64", "string"], keys=1), Recorded(MemoryStore())
+    schema, store = schema_of(["int64", "string"], keys=1), RecordedStore(MemoryStore())
     shard = Place(store, in_memory()._consensus).shard(schema=schema)
     with patch.object(part, "INLINE_BYTES", 0):
         for n in range(6):
@@ -255,7 +240,7 @@ async def test_what_cannot_be_asked_is_told_before_anything_is_read(
     asked: dict[str, Any], told: str
 ) -> None:
     """A wrong column or condition raises before any request, without waiting for the time."""
-    store = Recorded(MemoryStore())
+    store = RecordedStore(MemoryStore())
     shard = Place(store, in_memory()._consensus).shard(schema=schema_of(["int64"], keys=1))
 
     with pytest.raises(UsageError, match=told):
@@ -276,18 +261,16 @@ async def test_a_damaged_part_is_told_whichever_way_it_is_read(way: Way) -> None
     data = (await place.store.get(path)).data
     await place.store.put(path, data[:-20] + bytes([data[-20] ^ 1]) + data[-19:])
 
+    found = (await shard.snapshot(0)).to_batches()
     with (
         patch.object(contents, "choose_way", lambda parts, s: way),
         pytest.raises(CorruptionError, match="do not match its checksum"),
     ):
-        [batch async for batch in (await shard.snapshot(0)).to_batches()]
+        await anext(found)
 
 
 def test_the_way_is_chosen_by_what_is_known_of_the_parts() -> None:
-    """The facts of the parts decide the way of reading.
-
-    Grouping is skipped only if it provably changes nothing.
-    """
+    """Grouping is skipped only if it provably changes nothing."""
     keyed, keyless = schema_of(["int64", "string"], keys=1), schema_of(["int64"], keys=0)
     nested = schema_of(["list"], keys=1)
 

@@ -16,10 +16,7 @@ ROWS, GROUPS, THREADS = 1_024, 32, 4
 
 
 class OneAtATime(pq.ParquetFile):
-    """A reader that fails if two threads use it at once, as Arrow's reader sometimes does.
-
-    Each read waits until all threads read.
-    """
+    """A reader that fails if two threads use it at once; a read waits for all threads."""
 
     def __init__(self, all_read: threading.Barrier, *given: Any) -> None:
         super().__init__(*given)

@@ -20,10 +20,7 @@ def test_times_are_utc_and_nothing_is_left_behind() -> None:
 
 
 def test_an_engine_that_broke_is_replaced() -> None:
-    """After a fatal error, the next caller gets a new engine.
-
-    DuckDB refuses all work on the old one.
-    """
+    """DuckDB refuses all work on an engine after a fatal error."""
     with pytest.raises(duckdb.FatalException):
         work_that_breaks_it()
 

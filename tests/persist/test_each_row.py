@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from unittest.mock import patch
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import AsyncMock, patch
 
 import pyarrow as pa
 import pytest
@@ -10,9 +13,10 @@ import pytest
 from kit.shard_tables import schema_of
 from kit.shards import SCHEMA, Place, in_memory, rows
 from tidelog.errors import UsageError
-from tidelog.persist.format import parquet
+from tidelog.persist.format import parquet, part
 from tidelog.persist.format.schema import ShardSchema, shard_schema
-from tidelog.persist.read import contents, opened
+from tidelog.persist.format.updates import merge
+from tidelog.persist.read import contents, opened, snapshot, sweep
 from tidelog.persist.read.selection import each_row
 from tidelog.persist.read.snapshot import ShardSnapshot
 
@@ -72,10 +76,7 @@ async def test_equal_rows_come_once_if_the_caller_asks(
 
 
 async def test_a_row_that_occurs_too_often_is_refused_by_name_of_the_remedy() -> None:
-    """A read of a row 2^40 times raises UsageError with the remedy, `consolidated=True`.
-
-    The table would exhaust memory.
-    """
+    """The table would exhaust memory. The error names `consolidated=True`."""
     shard = in_memory().shard()
     await shard.compare_and_append(rows(("a", 1, 0, 2**40)), 0, 1)
     snapshot = await shard.snapshot(0)
@@ -90,10 +91,7 @@ async def test_a_row_that_occurs_too_often_is_refused_by_name_of_the_remedy() ->
 
 
 def test_counts_beyond_64_bits_are_refused_and_never_dropped() -> None:
-    """Counts whose sum exceeds 64 bits raise UsageError.
-
-    A negative sum would turn many rows into none.
-    """
+    """A sum beyond 64 bits would be negative, and turn many rows into none."""
     counts = pa.array([2**62, 2**62, -1], pa.int64())
     contents = pa.table({"c1": pa.array([1, 2, 3], pa.int64()), "_diff": counts})
 
@@ -130,6 +128,20 @@ async def test_a_column_that_no_stored_part_has_comes_as_nulls(count: int) -> No
     assert table.to_pylist() == batches.to_pylist() == [{"c2": None, "_diff": 1}] * count
 
 
+@contextmanager
+def decoded_columns() -> Iterator[list[list[str]]]:
+    """Collect the columns of each call that decodes row groups."""
+    decoded: list[list[str]] = []
+    read = opened.Decoders.read
+
+    def watched(self: opened.Decoders, groups, columns, **rest):  # type: ignore[no-untyped-def]
+        decoded.append(list(columns))
+        return read(self, groups, columns, **rest)
+
+    with patch.object(opened.Decoders, "read", watched):
+        yield decoded
+
+
 async def test_one_column_is_decoded_without_the_others() -> None:
     """A narrow read decodes only the chosen columns, because decoding dominates its time."""
     place = in_memory()
@@ -140,20 +152,53 @@ async def test_one_column_is_decoded_without_the_others() -> None:
     await shard.compare_and_append(
         stamped.append_column("_diff", pa.array([1] * COUNT, pa.int64())), 0, 1
     )
-    decoded: list[list[str]] = []
 
-    read = opened.Decoders.read
-
-    def watched(self: opened.Decoders, groups, columns, **rest):  # type: ignore[no-untyped-def]
-        decoded.append(list(columns))
-        return read(self, groups, columns, **rest)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(opened.Decoders, "read", watched)
+    with decoded_columns() as decoded:
         found = await (await shard.snapshot(0, columns=["c2"])).to_arrow()
 
     assert decoded == [["c2"]]
     assert found.column("c2").to_pylist() == list(range(COUNT))
+
+
+async def test_only_parts_whose_keys_meet_a_retraction_are_consolidated() -> None:
+    """A replaced row costs the parts of its keys, and not all others, their narrow read."""
+    shard = in_memory().shard()
+    with patch.object(part, "INLINE_BYTES", 0):
+        await shard.compare_and_append(rows(("a", 1, 0, 1), ("c", 1, 0, 1)), 0, 1)
+        await shard.compare_and_append(rows(("x", 1, 1, 1), ("y", 1, 1, 1)), 1, 2)
+        await shard.compare_and_append(rows(("b", 1, 2, 1), ("c", 1, 2, -1)), 2, 3)
+    summed: list[int] = []
+
+    def counted(tables: Sequence[pa.Table], *given: Any, **named: Any) -> pa.Table:
+        summed.append(sum(table.num_rows for table in tables))
+        return merge(tables, *given, **named)
+
+    with decoded_columns() as decoded, patch.object(sweep, "merge", counted):
+        found = await (await shard.snapshot(2, columns=["c1"])).to_arrow()
+
+    assert decoded[-1] == ["c1"], "the part of x and y"
+    assert sum(summed) == 4
+    assert found.to_pylist() == [{"c1": 1, "_diff": 1}] * 4
+    with patch.object(snapshot, "IN_MEMORY_BYTES", 0):
+        whole = await (await shard.snapshot(2)).to_arrow()
+    assert whole.column("c0").to_pylist() == ["a", "b", "x", "y"]
+
+
+async def test_a_small_part_is_opened_and_decoded_by_one_thread() -> None:
+    """A part of few rows takes two threads: the store's, and one for all other work on it."""
+    place = in_memory()
+    shard = place.shard()
+    with patch.object(part, "INLINE_BYTES", 0):
+        for time in range(5):
+            await shard.compare_and_append(rows((f"k{time}", 1, time, 1)), time, time + 1)
+    planned = await shard.snapshot(4)
+    offloaded = AsyncMock(side_effect=lambda work: work())
+
+    with patch.object(type(shard.clock), "offload", lambda _, work: offloaded(work)):
+        table = await planned.to_arrow()
+
+    assert table.num_rows == 5
+    assert offloaded.await_count == 5
 
 
 async def test_row_groups_that_threads_decode_side_by_side_stay_in_order() -> None:

@@ -2,7 +2,7 @@
 
 tests/golden/location.zip was made by `kit.golden_location`. It holds each stored form of shards.
 These are records and rollups with two schemas, holds of each kind, claims and named writers. There
-are also parts inline and as objects, a finalized shard, transactions, and a source with its
+are also parts inline and as objects, a dropped shard, transactions, and a source with its
 catalog.
 """
 
@@ -17,7 +17,7 @@ import pytest
 from kit.golden_location import EVOLVED, check_stored_as_then, make, rows
 from tidelog.errors import AsOfBeforeSince
 from tidelog.location import Location, open_location
-from tidelog.persist.states.hold import HoldKind
+from tidelog.persist.states.state import HoldKind
 from tidelog.persist.states.transition import Verdict
 
 ARCHIVE = Path(__file__).resolve().parents[1] / "golden" / "location.zip"
@@ -88,10 +88,7 @@ async def test_transactions_of_then_go_on(golden: Location) -> None:
 
 
 async def test_a_collection_of_then_is_read_and_what_is_over_is_over(golden: Location) -> None:
-    """The newest contents of a collection and its `since` are readable.
-
-    A finalized shard has no time.
-    """
+    """A collection's newest contents and `since` are readable. A dropped shard has no time."""
     collection = await golden.collection("seen")
     found = await collection.consolidated()
     assert {*found.column("key").to_pylist()} == {0, 1, 2, 3, 4}
@@ -101,8 +98,5 @@ async def test_a_collection_of_then_is_read_and_what_is_over_is_over(golden: Loc
 
 
 async def test_what_is_stored_now_is_stored_as_it_was_then(tmp_path: Path) -> None:
-    """Stored forms stay equal byte for byte, except Parquet.
-
-    An accidental change of a form fails here.
-    """
+    """Stored forms are equal byte for byte, except Parquet, so no form changes by accident."""
     await check_stored_as_then(tmp_path, ARCHIVE, make)

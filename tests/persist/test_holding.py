@@ -15,27 +15,29 @@ from hypothesis import strategies as st
 from tidelog.core.frontier import Frontier
 from tidelog.errors import HoldExpired, HoldFenced, UsageError
 from tidelog.machine.language import Decision
-from tidelog.persist.states.hold import (
-    CLOCKS_APART_US,
-    Beats,
-    Hold,
-    HoldKind,
-    least_seqno,
-    least_since,
-)
+from tidelog.persist.states.claim import CLOCKS_APART_US
 from tidelog.persist.states.holding import (
+    Beats,
     Lease,
     Watch,
-    decide_downgrade,
+    decide_advance_hold,
+    decide_drop_hold,
     decide_hold,
     decide_lease,
-    decide_release,
     decide_renew,
     decide_watch,
     moved_by_append,
 )
-from tidelog.persist.states.language import ShardLanguage
-from tidelog.persist.states.state import Diff, State, apply_diff
+from tidelog.persist.states.state import (
+    Diff,
+    Hold,
+    HoldKind,
+    ShardLanguage,
+    State,
+    apply_diff,
+    least_seqno,
+    least_since,
+)
 
 START = State(schema=b"x", since=2, upper=20)
 MINUTE_US = 60_000_000
@@ -66,9 +68,9 @@ def test_a_lease_holds_since_and_the_state_it_was_placed_at() -> None:
     assert state.since == 2
     state = after(state, decide_renew(state, "r", at_us=9, seqno=12, since=Frontier.at(9)))
     assert (state.since, state.holds["r"].seqno, state.holds["r"].beat) == (9, 12, 1)
-    with pytest.raises(UsageError, match="below since"):
+    with pytest.raises(UsageError, match="before the shard's since"):
         decide_lease(state, lease("late", since=5))
-    with pytest.raises(UsageError, match="past upper"):
+    with pytest.raises(UsageError, match="past the shard's upper"):
         decide_lease(state, lease("early", since=21))
 
 
@@ -83,7 +85,7 @@ def test_a_lease_that_is_over_is_over() -> None:
     with pytest.raises(HoldExpired, match="open another reader"):
         decide_renew(state, "r", at_us=0, seqno=None)
     assert state.since == 2
-    state = after(state, decide_downgrade(state, "kept", Frontier.at(8)))
+    state = after(state, decide_advance_hold(state, "kept", Frontier.at(8)))
     assert state.since == 8
 
 
@@ -104,10 +106,7 @@ def test_a_lease_that_is_over_is_over() -> None:
 def test_time_between_two_collectors_is_that_of_one_machine_or_of_wall_clocks_less_an_hour(
     boot: str, later: Watch, ended: bool
 ) -> None:
-    """Collectors on one boot of a machine compare monotonic clocks.
-
-    Others compare wall clocks, less an hour. A wall clock ahead must not end a live lease.
-    """
+    """Processes of one boot compare monotonic clocks, others wall clocks less an hour."""
     state = after(START, decide_lease(START, lease("r")))
     state = after(state, decide_watch(state, Watch(at_us=9, monotonic_us=0, boot=boot)))
     if later.boot == "one" and not boot:
@@ -118,7 +117,7 @@ def test_time_between_two_collectors_is_that_of_one_machine_or_of_wall_clocks_le
     assert (decision.diff is None) is not ended, "a beat is recorded once"
 
 
-def test_a_fixed_term_is_nobodys_to_renew() -> None:
+def test_no_process_can_renew_a_fixed_term() -> None:
     """A fixed term states its end from the start, and no process can renew it."""
     state = after(START, decide_lease(START, lease("t", fixed=True)))
     assert state.holds["t"].kind is HoldKind.FIXED
@@ -127,8 +126,8 @@ def test_a_fixed_term_is_nobodys_to_renew() -> None:
         decide_renew(state, "t", at_us=0, seqno=None)
 
 
-def test_of_a_shard_that_is_no_more_nothing_is_held() -> None:
-    """T36: a lease of a finalized shard has the empty frontier, and writes no record."""
+def test_a_lease_of_a_dropped_shard_holds_nothing() -> None:
+    """T36: a lease of a dropped shard has the empty frontier, and writes no record."""
     over = State(schema=b"x", since=None, upper=None)
     decision = decide_lease(over, lease("r"))
     assert decision.diff is None
@@ -141,18 +140,18 @@ def test_a_greater_token_takes_a_hold_over_for_good() -> None:
     state = after(state, decide_hold(state, "sink", None, token=5))
     assert (state.holds["sink"].token, state.holds["sink"].since) == (5, 4)
     for refused in (
-        lambda: decide_downgrade(state, "sink", Frontier.at(9), token=3),
-        lambda: decide_downgrade(state, "sink", Frontier.at(9)),
+        lambda: decide_advance_hold(state, "sink", Frontier.at(9), token=3),
+        lambda: decide_advance_hold(state, "sink", Frontier.at(9)),
         lambda: decide_hold(state, "sink", None, token=4),
-        lambda: decide_release(state, "sink", token=3),
+        lambda: decide_drop_hold(state, "sink", token=3),
         lambda: moved_by_append(state, {"sink": Frontier.at(9)}, Frontier.at(20)),
     ):
         with pytest.raises(HoldFenced, match="token=5") as told:
             refused()
         assert told.value.facts["since"] == Frontier.at(4)
-    state = after(state, decide_downgrade(state, "sink", Frontier.at(9), token=5))
+    state = after(state, decide_advance_hold(state, "sink", Frontier.at(9), token=5))
     assert state.holds["sink"].since == 9
-    taken = decide_downgrade(state, "sink", Frontier.at(9), token=6)
+    taken = decide_advance_hold(state, "sink", Frontier.at(9), token=6)
     assert taken.diff is not None, "the same since with a new token is a takeover"
     assert after(state, taken).holds["sink"] == Hold(9, token=6)
 
@@ -162,21 +161,18 @@ def test_no_hold_is_moved_past_upper(since: int) -> None:
     """A hold past the upper raises UsageError, because future updates would be unreadable."""
     state = after(START, decide_hold(START, "h", None))
     for refused in (
-        lambda: decide_downgrade(state, "h", Frontier.at(since)),
+        lambda: decide_advance_hold(state, "h", Frontier.at(since)),
         lambda: decide_hold(state, "other", Frontier.at(since)),
         lambda: moved_by_append(state, {"h": Frontier.at(since)}, Frontier.at(20)),
     ):
-        with pytest.raises(UsageError, match="past upper"):
+        with pytest.raises(UsageError, match="past the shard's upper"):
             refused()
-    assert decide_downgrade(state, "h", Frontier.at(20)).result == Frontier.at(20)
-    assert decide_downgrade(state, "h", Frontier.empty()).result == Frontier.empty()
+    assert decide_advance_hold(state, "h", Frontier.at(20)).result == Frontier.at(20)
+    assert decide_advance_hold(state, "h", Frontier.empty()).result == Frontier.empty()
 
 
-def test_a_lease_is_ended_by_who_has_watched_it_for_all_its_time() -> None:
-    """A collector ends a lease only after watching it for its full term on its own clock.
-
-    Wall clocks count only if the lease is overdue by more than their permitted difference.
-    """
+def test_a_collector_ends_a_lease_after_watching_its_full_term() -> None:
+    """Wall clocks count only if the lease is overdue by more than their permitted difference."""
     beats, holds = Beats(), {"r": Hold(3, lease_us=MINUTE_US, at_us=0), "kept": Hold(2)}
 
     def overdue(second: float, *, wall_us: int = 0) -> list[tuple[str, int]]:
@@ -201,11 +197,11 @@ def decided(state: State, what: str, name: str, at: Frontier) -> Decision[Diff, 
         case "lease":
             return decide_lease(state, lease(name, since=at.time))
         case "move":
-            return decide_downgrade(state, name, at)
+            return decide_advance_hold(state, name, at)
         case "renew":
             return decide_renew(state, name, at_us=0, seqno=None, since=at)
         case "release":
-            return decide_release(state, name)
+            return decide_drop_hold(state, name)
         case _:
             return decide_watch(state, Watch(at_us=0), overdue=[(name, 0)])
 

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidelog.persist.format import updates
-from tidelog.persist.format.key_order import SORTED_ROWS_MAX, can_sort, joined_in_order, summed
+from tidelog.persist.format.bounds import SORTED_ROWS_MAX, can_sort, joined_in_order, summed
 from tidelog.persist.format.schema import DIFF, ShardSchema
 from tidelog.persist.format.updates import accumulate, merge
 
@@ -49,10 +49,7 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
 def test_what_is_merged_by_key_is_what_sql_merges(
     parts: list[list[Update]], key: list[str]
 ) -> None:
-    """A merge by key gives the rows and key order of SQL.
-
-    Rows may be null, repeated or retracted.
-    """
+    """SQL is the model. Rows may be null, repeated or retracted."""
     tables = [table_of(rows) for rows in parts]
     found = merge(tables, NARROW, key=key)
     with patch.object(updates, "can_sort", return_value=False):
@@ -78,10 +75,7 @@ def keys_in_turn(table: pa.Table, key: list[str]) -> list[tuple[Any, ...]]:
 @given(rows=ROWS)
 @example(rows=[(1, "a", 0, 1), (2, "a", 0, 1), (1, "a", 0, -1), (2, "a", 0, 2)])
 def test_what_is_summed_is_what_sql_sums(rows: list[Update]) -> None:
-    """Summed rows equal those of SQL, and cancelled rows are gone.
-
-    Rows with nulls may be left to SQL.
-    """
+    """SQL is the model. Rows with nulls may be left to it."""
     table = table_of(rows)
     found = summed(table)
     timed = table.append_column("_time", pa.array([0] * len(rows), pa.int64()))
@@ -120,10 +114,7 @@ def test_other_parts_are_not_joined_as_they_stand(parts: list[list[Update]]) -> 
 
 
 def test_sql_is_left_what_it_alone_can_order_and_what_is_much() -> None:
-    """Floats, decimals and many rows are left to SQL.
-
-    It has its own order of them, and can spill.
-    """
+    """SQL has its own order of floats and decimals, and can spill many rows."""
     whole = pa.table({"f": pa.array([1.5]), "n": pa.array([1]), DIFF: pa.array([1])})
     many = pa.table({"n": pa.nulls(SORTED_ROWS_MAX + 1, pa.int64())})
 
@@ -134,10 +125,7 @@ def test_sql_is_left_what_it_alone_can_order_and_what_is_much() -> None:
 
 
 def test_a_dictionary_in_one_part_alone_is_no_reason_to_fail() -> None:
-    """Parts with and without a dictionary merge.
-
-    The writer decides per part whether a column gets one.
-    """
+    """The writer decides per part whether a column gets a dictionary."""
     plain = table_of([(1, "a", 0, 1)])
     packed = table_of([(2, "b", 0, 1), (3, "b", 0, 1)])
     packed = packed.set_column(1, "t", packed.column("t").dictionary_encode())

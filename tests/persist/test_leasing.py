@@ -14,40 +14,19 @@ from unittest.mock import patch
 import pytest
 
 from kit.clocks import HandClock
-from kit.shards import Place, in_memory, rows
+from kit.shards import in_memory, merge_away, shard_in_parts
 from tidelog.core.clock import SystemClock
 from tidelog.core.frontier import Frontier
 from tidelog.errors import AsOfBeforeSince, HoldExpired, LocationError, OutcomeUnknown, UsageError
-from tidelog.persist.handle.shard import Shard
-from tidelog.persist.maintenance.compactor import compact
 from tidelog.persist.read.reader import read_split
 
 LEASE_US = 60_000_000
 
 
-async def written(place: Place, clock: HandClock | None = None, *, count: int = 12) -> Shard:
-    """Return a shard with a hold, and with one batch of one part at each time."""
-    shard = place.shard(clock=clock or HandClock())
-    for time in range(count):
-        many = [(f"k{n}", time, time, 1) for n in range(700)]
-        await shard.compare_and_append(rows(*many), time, time + 1)
-    await shard.hold("history", 0)
-    return shard
-
-
-async def merged_away(place: Place) -> Shard:
-    """Merge everything, and delete the replaced parts at once."""
-    other = place.shard(clock=HandClock())
-    await other.refresh()
-    await compact(other, full=True)
-    await other.collect(after_us=0)
-    return other
-
-
 async def test_a_reader_renews_its_lease_while_it_lives() -> None:
     """The lease renews itself in the background, even if the reader reads slowly."""
     place, clock = in_memory(), HandClock()
-    await written(place, count=2)
+    await shard_in_parts(place, count=2)
     reader = await place.shard(clock=clock).lease(lease_us=LEASE_US)
     watcher = place.shard(clock=clock)
     for _ in range(10):
@@ -61,7 +40,7 @@ async def test_a_reader_renews_its_lease_while_it_lives() -> None:
 async def test_a_lease_whose_answer_is_unknown_is_placed_once(landed: bool) -> None:
     """The lease may or may not have landed. In both cases the retry leaves exactly one hold."""
     place = in_memory()
-    await written(place, count=2)
+    await shard_in_parts(place, count=2)
     shard = place.shard()
     commit, tries = shard.machine.commit, list[object]()
 
@@ -83,7 +62,7 @@ async def test_a_lease_whose_answer_is_unknown_is_placed_once(landed: bool) -> N
 async def test_a_reader_whose_lease_was_ended_is_told_at_its_next_step() -> None:
     """T26: each call of the reader raises HoldExpired, and none returns fewer rows."""
     place = in_memory()
-    shard = await written(place, count=2)
+    shard = await shard_in_parts(place, count=2)
     clock = HandClock()
     reader = await place.shard(clock=clock).lease(lease_us=LEASE_US)
     assert await shard.drop_hold(reader.name)
@@ -99,32 +78,29 @@ async def test_a_reader_whose_lease_was_ended_is_told_at_its_next_step() -> None
 async def test_a_fixed_term_outlives_its_process_and_ends_by_itself() -> None:
     """A fixed term protects a Spark job's splits without renewal, and then ends by the clock."""
     place = in_memory()
-    shard = await written(place)
+    shard = await shard_in_parts(place, count=12)
     clock = HandClock()
     reader = await place.shard(clock=clock).lease(lease_us=LEASE_US, fixed=True, purpose="a job")
     hold = (await shard.refresh()).holds[reader.name]
     assert (hold.is_fixed, hold.purpose, hold.until_us) == (True, "a job", reader.until_us)
     splits = (await reader.snapshot(5)).splits(1)
-    await merged_away(place)
+    await merge_away(place.shard(clock=HandClock()))
     assert (await read_split(splits[0], store=place.store, clock=HandClock())).num_rows
     await clock.pass_us(LEASE_US)
     with pytest.raises(HoldExpired, match="term of this reader has ended"):
         await reader.snapshot(5)
-    # The collector in `merged_away` recorded a sighting of this lease one term ago.
+    # The collector in `merge_away` recorded a sighting of this lease one term ago.
     assert await place.shard(clock=clock).end_leases() == 1
 
 
-async def test_a_listener_moves_on_and_lets_go_of_what_it_has_done() -> None:
-    """T26: a listener's lease keeps the updates that it has not read, whatever other holders do.
-
-    Its own downgrade releases the rest.
-    """
+async def test_the_lease_of_a_listener_keeps_the_unread_updates() -> None:
+    """T26: it keeps them whatever other holders do. A move by the reader releases the rest."""
     place = in_memory()
-    shard = await written(place)
+    shard = await shard_in_parts(place, count=12)
     async with await place.shard(clock=HandClock()).lease(0, lease_us=LEASE_US) as reader:
         await shard.move_hold("history", 11)
         assert await shard.since() == Frontier.at(0)
-        await merged_away(place)
+        await merge_away(place.shard(clock=HandClock()))
         async for progress in reader.listen(0):
             assert progress.updates.num_rows == 700 * 11
             assert await reader.move_hold(progress.upper.time - 1) == Frontier.at(11)
@@ -139,11 +115,11 @@ async def test_a_listener_moves_on_and_lets_go_of_what_it_has_done() -> None:
 async def test_a_lease_cannot_be_placed_where_nothing_is_kept() -> None:
     """A lease outside the retained times raises UsageError and leaves no hold."""
     place = in_memory()
-    shard = await written(place)
+    shard = await shard_in_parts(place, count=12)
     await shard.move_hold("history", 6)
-    with pytest.raises(UsageError, match="below since"):
+    with pytest.raises(UsageError, match="not be before the shard"):
         await shard.lease(3)
-    with pytest.raises(UsageError, match="past upper"):
+    with pytest.raises(UsageError, match="not be past the shard"):
         await shard.lease(99)
     with pytest.raises(UsageError, match="lease_us must be at least"):
         await shard.lease(lease_us=0)
@@ -153,7 +129,7 @@ async def test_a_lease_cannot_be_placed_where_nothing_is_kept() -> None:
 async def test_a_reader_whose_wait_times_out_holds_nothing() -> None:
     """T24: a wait that times out leaves no hold behind."""
     place = in_memory()
-    shard = await written(place, count=2)
+    shard = await shard_in_parts(place, count=2)
     with pytest.raises(LocationError):
         async with await place.shard(clock=HandClock()).lease(lease_us=LEASE_US) as reader:
             await reader.snapshot(50, timeout_us=0)
@@ -161,9 +137,9 @@ async def test_a_reader_whose_wait_times_out_holds_nothing() -> None:
 
 
 async def test_a_shard_that_is_no_more_gives_a_reader_of_nothing() -> None:
-    """T36: a lease of a finalized shard is closed from the start, and writes no record."""
+    """T36: a lease of a dropped shard is closed from the start, and writes no record."""
     place = in_memory()
-    shard = await written(place, count=2)
+    shard = await shard_in_parts(place, count=2)
     await shard.drop()
     seqno = shard.machine.seqno
     reader = await place.shard().lease()
@@ -175,10 +151,10 @@ async def test_a_shard_that_is_no_more_gives_a_reader_of_nothing() -> None:
     assert shard.machine.seqno == seqno
 
 
-async def test_a_reader_that_nobody_has_any_more_renews_nothing() -> None:
+async def test_a_garbage_reader_stops_renewing_its_lease() -> None:
     """P137: a reader that was never closed stops renewing once it is garbage."""
     place, clock = in_memory(), HandClock()
-    shard = await written(place, clock, count=2)
+    shard = await shard_in_parts(place, clock, count=2)
 
     async def forgetful() -> str:
         reader = await place.shard(clock=clock).lease(lease_us=LEASE_US)
@@ -196,12 +172,9 @@ async def test_a_reader_that_nobody_has_any_more_renews_nothing() -> None:
 
 
 async def test_two_collectors_one_lease_apart_end_the_lease_of_a_dead_reader() -> None:
-    """Each collector run by cron is a new process: one records the beat, the next ends the lease.
-
-    A live reader renews its lease between the two runs, and keeps it.
-    """
+    """Runs by cron: one records the beat, the next ends the lease. A live reader keeps its own."""
     place, clock = in_memory(), HandClock()
-    shard = await written(place, count=2)
+    shard = await shard_in_parts(place, count=2)
     dead = await place.shard(clock=clock).lease(lease_us=LEASE_US)
     await dead.stop()
     term = await place.shard(clock=clock).lease(lease_us=LEASE_US, fixed=True)
@@ -244,7 +217,7 @@ class OtherMachine(SystemClock):
 async def test_no_collector_ends_a_live_lease_because_its_clock_is_ahead() -> None:
     """A collector whose clock is up to an hour ahead must not end a live lease."""
     place = in_memory()
-    shard = await written(place, count=2)
+    shard = await shard_in_parts(place, count=2)
     async with await place.shard(clock=SystemClock()).lease(lease_us=LEASE_US) as reader:
         assert await place.shard(clock=SystemClock()).end_leases() == 0
         for minutes in (10, 30, 59):
@@ -255,10 +228,7 @@ async def test_no_collector_ends_a_live_lease_because_its_clock_is_ahead() -> No
 
 
 def test_processes_of_one_machine_have_one_time_since_its_start() -> None:
-    """Processes of one machine share a monotonic clock.
-
-    A collector run by cron compares it with the previous run.
-    """
+    """A collector run by cron compares the monotonic clock with the previous run's."""
     code = "from tidelog.core.clock import SystemClock as C; print(C().monotonic_us(), C().boot())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     at_us, _, boot = told.stdout.strip().partition(" ")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.shards import plain_part
 from tidelog.errors import CorruptionError, InvariantError
-from tidelog.persist.format.part import Part
 from tidelog.persist.maintenance.merging import (
     FANOUT,
     SPAN,
@@ -23,10 +23,8 @@ from tidelog.persist.maintenance.merging import (
     plan_full_merge,
     plan_merge,
 )
-from tidelog.persist.states.batch import Batch, make_batch
-from tidelog.persist.states.language import ShardLanguage
-from tidelog.persist.states.spine import Spine
-from tidelog.persist.states.state import Diff, State, Totals, apply_diff
+from tidelog.persist.states.batch import Batch, Spine, make_batch
+from tidelog.persist.states.state import Diff, ShardLanguage, State, Totals, apply_diff
 from tidelog.rowhash import RowSum
 
 LANGUAGE = ShardLanguage()
@@ -37,17 +35,10 @@ def batch_of(
 ) -> Batch:
     """Return a batch of one part, whose V encodes the number ``diffs``."""
     net = rows if diffs is None else diffs
-    part = Part(
-        path=path or f"part/{lower}-{upper}-{rows}",
-        size_bytes=rows,
-        xxh3=bytes(16),
-        rows=rows,
-        diffs=net,
-        time_min=lower,
-        time_max=upper - 1,
-        sum_v=net.to_bytes(16, "little", signed=False) if net >= 0 else bytes(16),
-        sum_t=bytes(16),
-    )
+    part = plain_part(
+        path=path or f"part/{lower}-{upper}-{rows}", size_bytes=rows, rows=rows, diffs=net,
+        time_min=lower, time_max=upper - 1, sum_v=max(0, net).to_bytes(16, "little"),
+    )  # fmt: skip
     return make_batch([part], lower=lower, upper=upper, since=since)
 
 
@@ -103,14 +94,8 @@ def test_few_batches_are_left_however_they_came(sizes: list[int], every: int) ->
     state = state_of([])
     written = 0
     for time, rows in enumerate(sizes):
-        state = apply_diff(
-            state,
-            Diff(
-                upper=(time + 1,),
-                batch=batch_of(time, time + 1, rows),
-                token=("w", time),
-            ),
-        )
+        batch = batch_of(time, time + 1, rows)
+        state = apply_diff(state, Diff(upper=(time + 1,), batch=batch, token=("w", time)))
         if time % every == 0 or time == len(sizes) - 1:
             state, more = settle(state)
             written += more
@@ -166,10 +151,7 @@ def test_what_is_taken_back_goes(diffs: list[tuple[int, bool]], share: float) ->
 
 
 def test_a_full_merge_leaves_one_batch_and_then_nothing_to_do() -> None:
-    """A full merge leaves one batch, even if `since` has passed only some of it.
-
-    It repeats only after `since` moves.
-    """
+    """`since` may have passed only some of the batch. A repetition waits for its move."""
     state = state_of([batch_of(t, t + 1, 10) for t in range(5)], since=3)
     request = plan_full_merge(state)
     assert request is not None
@@ -186,10 +168,7 @@ def test_a_full_merge_leaves_one_batch_and_then_nothing_to_do() -> None:
 
 
 def test_an_outcome_counts_only_in_its_inputs_place() -> None:
-    """A merge outcome applies only where its inputs are.
-
-    Late, repeated or overtaken outcomes change nothing.
-    """
+    """Late, repeated or overtaken outcomes of a merge change nothing."""
     batches = [batch_of(t, t + 1, 10) for t in range(4)]
     state = state_of(batches)
     request = MergeRequest((batches[1], batches[2]), 0)
@@ -226,10 +205,7 @@ def test_what_takes_back_all_leaves_no_batch() -> None:
 
 
 def test_other_rows_than_went_in_change_nothing() -> None:
-    """A merge whose V differs from that of its inputs raises CorruptionError.
-
-    It would otherwise stay undetected.
-    """
+    """A merge with another V than its inputs raises, or it would stay undetected."""
     batches = [batch_of(t, t + 1, 10) for t in range(2)]
     state = state_of(batches)
     request = MergeRequest(tuple(batches), 0)
@@ -241,11 +217,8 @@ def test_other_rows_than_went_in_change_nothing() -> None:
         decide_merge(state, ahead, merged_of(ahead))
 
 
-def test_what_somebody_is_merging_others_leave_alone_until_it_is_over() -> None:
-    """T42, P124: a claim stops other mergers until it expires.
-
-    A dead merger blocks the work only for a while.
-    """
+def test_a_claim_stops_other_mergers_until_it_expires() -> None:
+    """T42, P124: a dead merger blocks the work only until its claim expires."""
     batches = [batch_of(n, n + 1, rows=8**4) for n in range(FANOUT)]
     state = state_of(batches)
     request = plan_merge(state)
@@ -267,7 +240,7 @@ def test_what_somebody_is_merging_others_leave_alone_until_it_is_over() -> None:
     assert apply_diff(claimed, done.diff).claims == ()
 
 
-def test_a_claim_of_a_clock_that_is_a_year_ahead_holds_up_nobody() -> None:
+def test_a_merger_ignores_a_claim_that_ends_a_year_ahead() -> None:
     """A merger ignores a claim that ends a year ahead, but not one that ends an hour ahead."""
     state = state_of([batch_of(n, n + 1, rows=8**4) for n in range(FANOUT)])
     request = plan_merge(state)
@@ -298,10 +271,7 @@ def test_beside_a_claim_the_others_are_merged() -> None:
 
 
 def test_a_merge_that_only_advances_since_is_told_from_its_input() -> None:
-    """A merge that only advances `since` may name the same parts.
-
-    Its repetition returns ALREADY.
-    """
+    """Such a merge may name the same parts. Its repetition returns ALREADY."""
     one = batch_of(0, 5, 3, path="same")
     request = MergeRequest((one,), since=2)
     merged = batch_of(0, 5, 3, since=2, path="same")

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -18,6 +19,7 @@ from kit.shard_tables import KINDS, schema_of, shard_updates, table_of, updates
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import ShardId
 from tidelog.errors import CorruptionError
+from tidelog.persist.format.parquet import ROW_GROUP_ROWS, decode_parquet, encode_parquet
 from tidelog.persist.format.part import (
     INLINE_BYTES,
     Part,
@@ -90,10 +92,7 @@ def test_every_type_comes_back_from_parquet(kind: str, data: st.DataObject) -> N
 
 
 def test_small_parts_ride_in_the_state_and_large_ones_do_not() -> None:
-    """Small parts are stored in the state, and large ones as objects.
-
-    A large state would make each commit slow.
-    """
+    """A large state would make each commit slow."""
     schema, few = some_rows(3)
     _, many = some_rows(200_000)
 
@@ -152,10 +151,7 @@ def test_bytes_that_were_never_a_part_are_corruption() -> None:
 
 
 def test_parquet_that_others_read_has_what_they_need() -> None:
-    """Spark reads the files directly.
-
-    They have plain sorted columns, row groups, and page checksums.
-    """
+    """Spark reads the files: plain sorted columns, row groups and page checksums."""
     schema, table = some_rows(200_000)
     _, data = encoded(table, schema, inline=False)
 
@@ -163,11 +159,44 @@ def test_parquet_that_others_read_has_what_they_need() -> None:
     assert file.schema_arrow.names == ["c0", "c1", TIME, DIFF]
     assert [str(file.schema_arrow.field(n).type) for n in (TIME, DIFF)] == ["int64", "int64"]
     assert file.metadata.num_row_groups == 4
-    column = file.metadata.row_group(0).column(0)
+    column = file.metadata.row_group(0).column(1)
     assert column.compression == "ZSTD"
     assert column.has_column_index
     assert column.has_offset_index
     assert file.read().column("c0").to_pylist() == table.column("c0").to_pylist()
+
+
+def codecs_of(table: pa.Table) -> dict[str, tuple[str, bool]]:
+    """Return the codec of each column of an encoded table, and whether it has a dictionary."""
+    group = pq.read_metadata(pa.BufferReader(encode_parquet(table))).row_group(0)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    return {c.path_in_schema: (c.compression, c.has_dictionary_page) for c in columns}
+
+
+def test_a_large_column_of_noise_has_no_compression() -> None:
+    """A codec takes as long for noise as for other values, and saves nothing."""
+    rng = np.random.default_rng(1)
+    rows = ROW_GROUP_ROWS
+    words = pa.array([f"note {n}" for n in range(10_000)])
+    table = pa.table(
+        {
+            "noise": rng.random(rows),
+            "number": np.arange(rows) // 7,
+            "nested": pa.array([{"noise": x} for x in rng.random(rows).tolist()]),
+            "word": words.take(rng.integers(0, 10_000, rows)),
+            "text": [f"note {n}" for n in rng.integers(0, 10**12, rows)],
+        }
+    )
+
+    assert decode_parquet(encode_parquet(table)).equals(table)
+    assert codecs_of(table) == {
+        "noise": ("UNCOMPRESSED", False),
+        "number": ("ZSTD", False),
+        "nested.noise": ("UNCOMPRESSED", False),
+        "word": ("ZSTD", True),
+        "text": ("ZSTD", False),
+    }
+    assert {codec for codec, _ in codecs_of(table.slice(0, rows - 1)).values()} == {"ZSTD"}
 
 
 @given(drawn=shard_updates(), data=st.data())
@@ -190,10 +219,7 @@ def test_sums_do_not_know_how_updates_are_cut(
 def test_v_is_unchanged_by_advancing_and_cancelling_and_t_tells_times_apart(
     drawn: tuple[ShardSchema, pa.Table],
 ) -> None:
-    """V ignores times, because it proves merges.
-
-    T depends on times, because it compares replicas.
-    """
+    """V proves merges, so it ignores times. T compares replicas, so it depends on them."""
     schema, table = drawn
     merged = consolidate([table], schema)
     late = table.set_column(
@@ -212,10 +238,7 @@ def test_v_is_unchanged_by_advancing_and_cancelling_and_t_tells_times_apart(
 
 @given(data=st.data())
 def test_a_part_that_is_passed_over_holds_no_wanted_key(data: st.DataObject) -> None:
-    """Bounds may admit parts without the key, but must not exclude one with it.
-
-    This includes nulls, NaN and long strings.
-    """
+    """Bounds must not exclude a part with the key, also for nulls, NaN and long strings."""
     kind = data.draw(st.sampled_from(sorted(KINDS)), label="kind")
     schema = schema_of([kind, "int8"], keys=1)
     stored = prepared(data.draw(updates(schema, [kind, "int8"])), schema)

@@ -17,23 +17,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.shard_tables import KINDS, TIMES, schema_of, table_of, updates
+from kit.shards import counts_in, projected
 from tidelog.core.clock import SystemClock
 from tidelog.core.ids import ShardId
 from tidelog.errors import CorruptionError
 from tidelog.persist.format import parquet
 from tidelog.persist.format.bounds import Box, box_of_group, is_ordered, ordered, rows_within
 from tidelog.persist.format.part import Part
-from tidelog.persist.format.schema import DIFF, ShardSchema
+from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import sort_updates
 from tidelog.persist.read import opened, pieces, sweep
 from tidelog.persist.read.opened import Group, PartOpener, is_in_order
-from tidelog.persist.read.pieces import Wanted, changes_in_pieces, pieces_as_written
+from tidelog.persist.read.pieces import SnapshotQuery, changes_in_pieces, pieces_as_written
 from tidelog.persist.read.sweep import pieces_by_key
 from tidelog.persist.write.writer import PartWriter
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing import Recorded
-from tidelog.testing.models import Row, accumulate, consolidate, rows_of, updates_of
+from tidelog.testing import RecordedStore
+from tidelog.testing.models import accumulate, consolidate, updates_of
 
 CLOCK = SystemClock()
 SCHEMA = schema_of(["int64", "string"], keys=1)
@@ -55,15 +56,6 @@ async def write_parts(
 def opener_of(store: Store, schema: ShardSchema, box: Box) -> PartOpener:
     names = frozenset([*schema.names[:1], *box])
     return PartOpener(store=store, clock=CLOCK, schema=schema, names=names)
-
-
-def counted(tables: Sequence[pa.Table], names: Sequence[str]) -> Counter[Row]:
-    found: Counter[Row] = Counter()
-    for table in tables:
-        diffs = table.column(DIFF).to_numpy().tolist()
-        for row, diff in zip(rows_of(table, names), diffs, strict=True):
-            found[row] += diff
-    return found
 
 
 @st.composite
@@ -130,7 +122,7 @@ async def test_pieces_by_key_are_the_snapshot_in_the_order_of_the_key(case: Case
     """The pieces equal the snapshot for any overlap of parts, any cut and any retractions."""
     schema, store = case.schema, MemoryStore()
     parts = await write_parts(store, schema, case.tables, inline=case.inline)
-    wanted = Wanted(
+    wanted = SnapshotQuery(
         as_of=case.as_of, columns=case.columns, box=case.box, piece_rows=case.piece_rows
     )
 
@@ -144,31 +136,20 @@ async def test_pieces_by_key_are_the_snapshot_in_the_order_of_the_key(case: Case
 
     whole = [rows_within(table, case.box) for table in case.tables]
     expected = accumulate([u for table in whole for u in updates_of(table)], case.as_of)
-    places = [schema.names.index(name) for name in case.columns]
-    projected: Counter[Row] = Counter()
-    for row, count in expected.items():
-        projected[tuple(row[place] for place in places)] += count
-    assert nonzero(counted(found, case.columns)) == nonzero(projected)
+    assert counts_in(found, case.columns) == projected(expected, schema.names, case.columns)
     if schema.key and is_ordered(schema.data.field(0).type):
         keys = [k for t in found for k in ordered(t.column(schema.names[0])).to_pylist()]
         known = [key for key in keys if key is not None]
         assert keys == sorted(known) + [None] * (len(keys) - len(known))
 
 
-def nonzero(found: Counter[Row]) -> dict[Row, int]:
-    return {row: count for row, count in found.items() if count}
-
-
 @settings(max_examples=60)
 @given(case=cases())
 async def test_changes_in_pieces_are_those_of_the_whole(case: Case) -> None:
-    """The pieces give the changes of the whole, in the order of times.
-
-    Only updates of one time cancel.
-    """
+    """The pieces come in the order of times. Only updates of one time cancel."""
     schema, store, after, until = case.schema, MemoryStore(), case.after, case.as_of
     parts = await write_parts(store, schema, case.tables)
-    wanted = Wanted(as_of=until, after=after, columns=tuple(schema.names), box={})
+    wanted = SnapshotQuery(as_of=until, after=after, columns=tuple(schema.names), box={})
 
     found = [p async for p in changes_in_pieces(parts, wanted, opener_of(store, schema, {}))]
 
@@ -187,16 +168,16 @@ async def first_of(made: AsyncGenerator[pa.Table, None]) -> pa.Table:
         return await anext(made)
 
 
-def got(store: Recorded) -> int:
+def got(store: RecordedStore) -> int:
     return sum(record.op == "get" for record in store.records)
 
 
 @pytest.mark.parametrize("read", [pieces_by_key, pieces_as_written])
 async def test_who_stops_early_has_not_read_the_rest(read: Any) -> None:
     """A reader that stops at the first rows of a large collection fetches at most two parts."""
-    store = Recorded(MemoryStore())
+    store = RecordedStore(MemoryStore())
     parts = await write_parts(store, SCHEMA, [numbered(10 * n, 10) for n in range(9)])
-    wanted = Wanted(as_of=0, columns=("c1",), box={}, piece_rows=4)
+    wanted = SnapshotQuery(as_of=0, columns=("c1",), box={}, piece_rows=4)
 
     found = await first_of(read(parts, wanted, opener_of(store, SCHEMA, {})))
 
@@ -208,10 +189,10 @@ async def test_who_stops_early_has_not_read_the_rest(read: Any) -> None:
 @pytest.mark.parametrize("read", [pieces_by_key, pieces_as_written])
 async def test_parts_and_row_groups_outside_of_the_box_are_not_read(read: Any) -> None:
     """A lookup by key decodes one row group of one part."""
-    store = Recorded(MemoryStore())
+    store = RecordedStore(MemoryStore())
     parts = await write_parts(store, SCHEMA, [numbered(10 * n, 10) for n in range(9)])
     box = {"c0": (37, 37)}
-    wanted = Wanted(as_of=0, columns=("c1",), box=box)
+    wanted = SnapshotQuery(as_of=0, columns=("c1",), box=box)
     decoded: list[int] = []
     real = opened.OpenPart.read
 
@@ -233,7 +214,7 @@ async def test_a_row_that_was_taken_back_in_a_later_part_does_not_come() -> None
     store = MemoryStore()
     tables = [numbered(0, 10), numbered(0, 5, time=1, diff=-1)]
     parts = await write_parts(store, SCHEMA, tables)
-    wanted = Wanted(as_of=1, columns=("c1",), box={}, piece_rows=2)
+    wanted = SnapshotQuery(as_of=1, columns=("c1",), box={}, piece_rows=2)
 
     found = await first_of(pieces_by_key(parts, wanted, opener_of(store, SCHEMA, {})))
 
@@ -252,7 +233,7 @@ async def test_a_row_group_that_ranges_cut_through_is_shared_out(room: int) -> N
         ([whole, other], ["row 0", "row 3"]),
     ):
         parts = await write_parts(store, SCHEMA, tables)
-        wanted = Wanted(as_of=1, columns=("c1",), box={}, piece_rows=1)
+        wanted = SnapshotQuery(as_of=1, columns=("c1",), box={}, piece_rows=1)
         with patch.object(sweep, "REST_BYTES_MAX", room):
             made = pieces_by_key(parts, wanted, opener_of(store, SCHEMA, {}))
             found = [piece async for piece in made]
@@ -264,9 +245,9 @@ async def test_what_is_only_appended_to_loses_nothing() -> None:
     """Append-only parts are read separately. A retraction in one of them raises CorruptionError."""
     store = MemoryStore()
     parts = await write_parts(store, SCHEMA, [numbered(0, 3), numbered(1, 1, diff=-1)])
-    wanted = Wanted(as_of=0, columns=("c0",), box={})
+    wanted = SnapshotQuery(as_of=0, columns=("c0",), box={})
 
-    with pytest.raises(CorruptionError, match="has lost a row"):
+    with pytest.raises(CorruptionError, match="has a negative diff"):
         [p async for p in pieces_as_written(parts, wanted, opener_of(store, SCHEMA, {}))]
 
 
@@ -281,17 +262,14 @@ async def test_a_part_is_checked_whole_however_little_of_it_is_read(harm: str) -
         await store.delete([path])
     else:
         await store.put(path, data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
-    wanted = Wanted(as_of=0, columns=("c0",), box={"c0": (1, 1)})
+    wanted = SnapshotQuery(as_of=0, columns=("c0",), box={"c0": (1, 1)})
 
     with pytest.raises(CorruptionError):
         await first_of(pieces_by_key([part], wanted, opener_of(store, SCHEMA, wanted.box)))
 
 
 def test_a_path_that_two_columns_share_bounds_neither() -> None:
-    """A column "a.b" gets no bounds next to a field b of column a.
-
-    Parquet has one path for both.
-    """
+    """Parquet has one path for a column "a.b" and a field b of column a."""
     table = pa.table({"a": [{"b": 1}], "a.b": [9]})
     file = pq.ParquetFile(pa.BufferReader(parquet.encode_parquet(table)))
 
@@ -299,10 +277,7 @@ def test_a_path_that_two_columns_share_bounds_neither() -> None:
 
 
 def test_row_groups_are_in_order_where_it_is_known() -> None:
-    """Row groups count as ordered only if their bounds prove it.
-
-    Others would be decoded repeatedly.
-    """
+    """Groups without proven bounds would be decoded repeatedly."""
 
     def groups(*bounds: tuple[int | None, int | None]) -> list[Group]:
         return [Group(1, {"k": each}) for each in bounds]

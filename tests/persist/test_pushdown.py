@@ -66,10 +66,7 @@ def bounds(sql: str, sandbox: duckdb.DuckDBPyConnection) -> Box:
 def test_plain_comparisons_bound_their_columns(
     sql: str, expected: Box, sandbox: duckdb.DuckDBPyConnection
 ) -> None:
-    """A plain comparison gives inclusive bounds.
-
-    The reader still applies the condition to the rows.
-    """
+    """A plain comparison gives inclusive bounds. The reader still applies the condition."""
     assert bounds(sql, sandbox) == expected
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pyarrow as pa
@@ -17,14 +19,17 @@ from tidelog.consensus.memory import MemoryConsensus
 from tidelog.core.clock import SystemClock
 from tidelog.core.ids import ShardId
 from tidelog.errors import CorruptionError, LocationError, UsageError
+from tidelog.persist.format import parquet
+from tidelog.persist.format import part as part_format
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import TIME, ShardSchema
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.read.opened import Decoders
 from tidelog.persist.read.reader import PartReader, Split, plan_splits, read_split
 from tidelog.persist.write.writer import PartWriter
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object, Store
-from tidelog.testing import Fault, Faulty, Recorded
+from tidelog.testing import Fault, FaultyStore, RecordedStore
 from tidelog.testing.models import Row, accumulate, contents_of, updates_of
 
 CLOCK = SystemClock()
@@ -47,6 +52,21 @@ async def parts_on(store: Store, *, count: int = 4, rows: int = 200) -> list[Par
     return found
 
 
+def part_of(number: int, size_bytes: int, rows: int) -> Part:
+    """Return a descriptor for a plan, which reads no part."""
+    return Part(
+        path=f"p{number}",
+        size_bytes=size_bytes,
+        xxh3=b"",
+        rows=rows,
+        diffs=rows,
+        time_min=0,
+        time_max=0,
+        sum_v=b"",
+        sum_t=b"",
+    )
+
+
 async def contents_of_splits(splits: list[Split], store: Store) -> Counter[Row]:
     """Read each split as an executor does, from its encoded form alone."""
     total: Counter[Row] = Counter()
@@ -58,25 +78,40 @@ async def contents_of_splits(splits: list[Split], store: Store) -> Counter[Row]:
     return Counter({row: n for row, n in total.items() if n})
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(
     drawn=shard_updates(),
     count=st.integers(1, 7),
     as_of=st.integers(0, 5),
     cut=st.integers(1, 6),
+    group_rows=st.integers(1, 3),
+    inline_bytes=st.sampled_from([0, 4_096]),
+    is_merged=st.booleans(),
 )
 async def test_splits_are_as_many_as_asked_for_and_make_the_snapshot(
-    drawn: tuple[ShardSchema, pa.Table], count: int, as_of: int, cut: int
+    drawn: tuple[ShardSchema, pa.Table],
+    count: int,
+    as_of: int,
+    cut: int,
+    group_rows: int,
+    inline_bytes: int,
+    is_merged: bool,
 ) -> None:
-    """The splits of a snapshot add up to its contents, for any number of readers and also later."""
+    """All splits add up to the snapshot, also if a cut comes between updates of one row."""
     schema, table = drawn
     early = pc.less(table.column(TIME), pa.scalar(cut, pa.int64()))
     wanted = accumulate(updates_of(table), as_of)
 
     store = MemoryStore()
     shard = shard_on(store, schema)
-    await shard.compare_and_append(table.filter(early), 0, cut)
-    await shard.compare_and_append(table.filter(pc.invert(early)), cut, 9)
+    with (
+        patch.object(part_format, "INLINE_BYTES", inline_bytes),
+        patch.object(parquet, "ROW_GROUP_ROWS", group_rows),
+    ):
+        await shard.compare_and_append(table.filter(early), 0, cut)
+        await shard.compare_and_append(table.filter(pc.invert(early)), cut, 9)
+        if is_merged:
+            await shard.compact(full=True)
     snapshot = await shard.snapshot(as_of)
     splits = snapshot.splits(count)
 
@@ -87,15 +122,61 @@ async def test_splits_are_as_many_as_asked_for_and_make_the_snapshot(
     assert contents_of(await snapshot.to_arrow(consolidated=True)) == wanted
 
 
-async def test_splits_are_balanced_by_bytes() -> None:
-    """Splits have similar sizes, because all readers wait for the slowest one."""
-    parts = await parts_on(MemoryStore(), count=12)
-    splits = plan_splits("s", SCHEMA, 0, parts, 4)
+@settings(max_examples=100)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 5_000), st.integers(1, 90)), max_size=9),
+    count=st.integers(1, 12),
+)
+def test_splits_share_the_bytes_equally(sizes: list[tuple[int, int]], count: int) -> None:
+    """Each row is in exactly one split. A split differs from its share by few rows of two parts."""
+    parts = [part_of(number, *size) for number, size in enumerate(sizes)]
+    splits = plan_splits("s", SCHEMA, 0, parts, count)
 
-    sizes = [s.size_bytes for s in splits]
-    assert max(sizes) < 1.5 * min(sizes)
-    assert sum(len(s.parts) for s in splits) == 12
-    assert [len(s.parts) for s in plan_splits("s", SCHEMA, 0, [], 3)] == [0, 0, 0]
+    rows = [
+        (part.path, row)
+        for split in splits
+        for part, range_ in zip(split.parts, split.ranges, strict=True)
+        for row in range(*range_)
+    ]
+    assert rows == [(part.path, row) for part in parts for row in range(part.rows)]
+    share = sum(part.size_bytes for part in parts) / count
+    a_row = max((part.size_bytes / part.rows for part in parts), default=0)
+    for split in splits:
+        assert abs(split.size_bytes - share) <= 2 * a_row + len(split.parts)
+
+
+async def test_one_part_is_divided_by_its_rows() -> None:
+    """A part of one row group has rows for each of four readers; a row group is cut if needed."""
+    store = MemoryStore()
+    (small,) = await parts_on(store, count=1)
+    with patch.object(parquet, "ROW_GROUP_ROWS", 30):
+        (grouped,) = await parts_on(store, count=1)
+
+    for part in (small, grouped):
+        splits = plan_splits("s", SCHEMA, 0, [part], 4)
+        assert [split.size_bytes for split in splits] == [part.size_bytes // 4] * 4
+        found = [await read_split(split, store=store, clock=CLOCK) for split in splits]
+        assert [table.num_rows for table in found] == [50] * 4
+        assert pa.concat_tables(found)["c0"].to_pylist() == [f"k{n}" for n in range(200)]
+
+
+async def test_a_reader_decodes_only_the_row_groups_of_its_rows() -> None:
+    """Four readers of one part decode a quarter of its row groups each."""
+    store = MemoryStore()
+    with patch.object(parquet, "ROW_GROUP_ROWS", 10):
+        parts = await parts_on(store, count=1)
+    decoded: list[int] = []
+    read = Decoders.read
+
+    def counted(self: Decoders, groups: list[int], *rest: Any, **options: Any) -> pa.Table:
+        decoded.extend(groups)
+        return read(self, groups, *rest, **options)
+
+    with patch.object(Decoders, "read", counted):
+        for split in plan_splits("s", SCHEMA, 0, parts, 4):
+            await read_split(split, store=store, clock=CLOCK)
+
+    assert decoded == list(range(20))
 
 
 async def test_less_than_one_split_is_refused() -> None:
@@ -137,17 +218,14 @@ async def test_a_store_that_fails_is_one_error_not_a_group() -> None:
     """Parallel reads raise a plain LocationError, which callers can catch, not a group."""
     store = MemoryStore()
     parts = await parts_on(store)
-    failing = Faulty(store, toss=lambda r: Fault(happened=False))
+    failing = FaultyStore(store, toss=lambda r: Fault(happened=False))
     with pytest.raises(LocationError):
         await PartReader(store=failing, clock=CLOCK).read(parts, SCHEMA)
 
 
 async def test_parts_that_are_kept_are_not_read_again() -> None:
-    """A cached part is not read again, because parts never change.
-
-    The cache stays within its bound.
-    """
-    store = Recorded(MemoryStore())
+    """Parts never change, so a cache can keep them, within its bound."""
+    store = RecordedStore(MemoryStore())
     parts = await parts_on(store, count=6)
     store.records.clear()
     tables = await PartReader(store=store, clock=CLOCK).read(parts, SCHEMA)

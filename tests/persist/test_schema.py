@@ -13,7 +13,6 @@ from tidelog.persist.format.schema import (
     ShardSchema,
     canonical_type,
     decode_schema,
-    encode_schema,
     shard_schema,
 )
 
@@ -31,7 +30,7 @@ def test_a_schema_reads_back(drawn: tuple[ShardSchema, list[str]]) -> None:
     """A schema survives encoding, because other processes read a shard from its bytes alone."""
     schema, _ = drawn
 
-    assert decode_schema(encode_schema(schema)) == schema
+    assert decode_schema(schema.encoded) == schema
 
 
 @given(data=st.binary(max_size=200))
@@ -43,7 +42,7 @@ def test_garbage_is_no_schema(data: bytes) -> None:
 
 def test_flipped_bits_never_pass_for_something_else_unnamed() -> None:
     """Arrow reads bytes that it did not write. The result is a schema or CorruptionError."""
-    whole = encode_schema(shard_schema(columns(a=pa.int64(), b=pa.string())))
+    whole = shard_schema(columns(a=pa.int64(), b=pa.string())).encoded
     for place in range(0, len(whole), 7):
         flipped = bytearray(whole)
         flipped[place] ^= 0xFF
@@ -138,9 +137,6 @@ def test_what_has_no_equality_in_sql_is_refused(dtype: pa.DataType) -> None:
     ],
 )
 def test_names_that_would_be_confused_are_refused(names: list[str], key: list[str] | None) -> None:
-    """Ambiguous or reserved names raise UsageError.
-
-    SQL ignores case, and `_time` and `_diff` are tidelog's.
-    """
+    """SQL ignores case, and `_time` and `_diff` are tidelog's."""
     with pytest.raises(UsageError):
         shard_schema(pa.schema([pa.field(n, pa.int64()) for n in names]), key=key)

@@ -77,10 +77,7 @@ def places(size: int) -> Iterator[int]:
 
 
 async def test_any_byte_that_is_flipped_is_found() -> None:
-    """A read of a damaged shard returns the original rows or raises.
-
-    The scrub reports the damage.
-    """
+    """A read returns the original rows or raises, and the scrub reports the damage."""
     store = await written()
     whole = await read(store)
     kinds = {key.split("/")[2 if key.startswith("shard/") else 0] for key in store.objects}
@@ -126,14 +123,14 @@ async def test_a_rollup_that_is_another_state_is_found() -> None:
     language = liar.machine.language
     load = language.decode_state
 
-    class Wrong(type(language)):  # type: ignore[misc]
+    class WrongLanguage(type(language)):  # type: ignore[misc]
         """A language that reads a rollup as a state without holds."""
 
         def decode_state(self, data: bytes) -> State:
             found = load(data)
             return State(schema=found.schema, batches=found.batches, upper=found.upper)
 
-    liar.machine.language = Wrong("s")
+    liar.machine.language = WrongLanguage("s")
     found = await scrub(liar)
     assert [damage.path for damage in found.damages].count(rollup.path) == 1
 
@@ -154,8 +151,8 @@ async def checked(store: MemoryStore) -> tuple[Shard, parts.Part, pa.Table]:
         ({"diffs": 1}, "the sum of its diffs"),
         ({"time_min": 1}, "its times are"),
         ({"time_max": 10**9}, "its times are"),
-        ({"sum_v": bytes(16)}, "differs from V"),
-        ({"sum_t": bytes(16)}, "differs from T"),
+        ({"sum_v": bytes(16)}, "rows differs from the sum in the state (field v)"),
+        ({"sum_t": bytes(16)}, "updates differs from the sum in the state (field t)"),
     ],
 )
 async def test_what_a_descriptor_says_is_compared(changed: dict[str, object], told: str) -> None:
@@ -210,7 +207,7 @@ async def test_what_a_state_says_is_compared() -> None:
         sums.append((batch, total))
     assert check_t(state, sums) == []
     assert check_t(state, sums[:-1]) == [
-        "the stored updates differ from the appended ones: T differs"
+        "the stored updates differ from the appended ones: their sums (field t) differ"
     ]
 
 

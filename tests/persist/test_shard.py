@@ -30,7 +30,7 @@ from tidelog.errors import (
 )
 from tidelog.persist.handle.shard import Shard
 from tidelog.store.memory import MemoryStore
-from tidelog.testing import Fault, Faulty, Recorded, Request
+from tidelog.testing import Fault, FaultyStore, RecordedStore, Request
 from tidelog.testing.models import (
     ShardModel,
     consolidate,
@@ -80,7 +80,7 @@ async def test_other_data_for_the_same_times_is_found_and_refused(
 
 async def test_a_small_append_costs_one_request() -> None:
     """Data below 4 KiB is stored in the state change itself, so an append is one put."""
-    store = Recorded(MemoryStore())
+    store = RecordedStore(MemoryStore())
     shard = on_store(store).shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
     store.records.clear()
@@ -92,7 +92,7 @@ async def test_a_small_append_costs_one_request() -> None:
 
 async def test_a_state_takes_only_so_much_data_inline() -> None:
     """After 256 KiB of inline data, small appends become objects, so that a state stays small."""
-    store = Recorded(MemoryStore())
+    store = RecordedStore(MemoryStore())
     shard = on_store(store).shard()
     for number in range(150):
         table = rows(*[(f"{n:030}", n, number, 1) for n in range(40)])
@@ -107,7 +107,7 @@ async def test_a_state_takes_only_so_much_data_inline() -> None:
 # Outcomes of lost answers: T17 to T21.
 
 
-class Torn:
+class TornStore:
     """A store that applies a chosen fault to the next put of consensus."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Torn:
 
     def shard(self) -> Shard:
         """Return a shard whose consensus never retries, so that callers see unknown outcomes."""
-        store = Faulty(self.inner, toss=self.toss)
+        store = FaultyStore(self.inner, toss=self.toss)
         consensus = StoreConsensus(store=store, clock=SwiftClock(), attempts=1)
         return Shard(
             id=ShardId("s"), store=store, consensus=consensus, clock=SwiftClock(), schema=SCHEMA
@@ -131,7 +131,7 @@ class Torn:
 
 async def test_an_error_that_says_not_applied_is_to_be_believed() -> None:
     """After NOT_APPLIED, a caller retries with a new token, and the rows land once."""
-    torn = Torn()
+    torn = TornStore()
 
     torn.next = Fault(happened=False, told=True)
     shard = torn.shard()

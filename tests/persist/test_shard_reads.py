@@ -13,61 +13,38 @@ import pyarrow as pa
 import pytest
 
 from kit.shard_tables import schema_of
-from kit.shards import SCHEMA, Place, contents, in_memory, rows
-from tidelog.core.clock import SystemClock
+from kit.shards import Place, contents, in_memory, rows
 from tidelog.core.frontier import Frontier
-from tidelog.core.ids import ShardId
 from tidelog.errors import (
     UsageError,
 )
 from tidelog.persist.handle import listening
-from tidelog.persist.handle.shard import Shard
 
 
 async def test_a_listener_follows_until_the_end(place: Place) -> None:
     """A listener returns each interval once and in order, with or without updates."""
-    shard = place.shard()
-    told: list[tuple[Frontier, Frontier, int]] = []
+    shard, listener = place.shard(), place.shard().listen(0, wait=True)
+    told = []
+    await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
+    for number in range(1, 6):
+        waiting = asyncio.ensure_future(anext(listener))
+        table = rows(("a", 1, number, 1)) if number % 2 else None
+        await shard.compare_and_append(table, number, number + 1)
+        told.append(await asyncio.wait_for(waiting, 60))
+    await shard.compare_and_append(None, 6, None)
+    told += [progress async for progress in listener]
 
-    async def listen() -> None:
-        told.extend(
-            [
-                (p.lower, p.upper, p.updates.num_rows)
-                async for p in place.shard().listen(0, wait=True)
-            ]
-        )
-
-    async def write() -> None:
-        await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
-        for number in range(1, 6):
-            table = rows(("a", 1, number, 1)) if number % 2 else None
-            await shard.compare_and_append(table, number, number + 1)
-            await asyncio.sleep(0.002)
-        await shard.compare_and_append(None, 6, None)
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(listen())
-        group.create_task(write())
-    assert told[0][0] == Frontier.at(1)
-    assert told[-1][1] == Frontier.empty()
-    assert all(before[1] == after[0] for before, after in pairwise(told))
-    assert sum(count for _, _, count in told) == 3
+    uppers = [Frontier.of(upper) for upper in (2, 3, 4, 5, 6, None)]
+    assert [progress.lower for progress in told] == [Frontier.at(1), *uppers[:-1]]
+    assert [progress.upper for progress in told] == uppers
+    assert [progress.updates.num_rows for progress in told] == [1, 0, 1, 0, 1, 0]
 
 
-async def test_first_holds_stand_before_anybody_could_let_go() -> None:
-    """The first write of a shard places the holds of its history.
-
-    Another holder therefore cannot advance `since` before them.
-    """
+async def test_the_first_write_places_the_first_holds() -> None:
+    """Another holder cannot advance `since` before the holds of the shard's history."""
     place = in_memory()
-    shard = Shard(
-        id=ShardId("s"),
-        store=place.store,
-        consensus=place.shard().consensus,
-        clock=SystemClock(),
-        schema=SCHEMA,
-        first_holds={"history": Frontier.at(0)},
-    )
+    shard = place.shard()
+    shard.first_holds = {"history": Frontier.at(0)}
     await shard.compare_and_append(None, 0, 5)
     other = place.shard()
     await other.hold("mine", 0)
@@ -84,7 +61,7 @@ async def test_another_schema_is_refused(place: Place) -> None:
         await place.shard(schema=other).compare_and_append(None, 1, 2)
 
 
-async def test_a_listener_who_is_far_behind_learns_of_one_batch_after_another() -> None:
+async def test_a_listener_far_behind_returns_one_batch_at_a_time() -> None:
     """A listener that is far behind returns one batch at a time, in consecutive intervals."""
     shard = in_memory().shard()
     for n in range(6):
@@ -107,10 +84,7 @@ async def test_a_listener_who_is_far_behind_learns_of_one_batch_after_another() 
 
 
 async def test_a_listener_hears_of_some_columns_and_rows(place: Place) -> None:
-    """A listener of some columns returns only their changes.
-
-    Updates that cancel without the other columns are left out.
-    """
+    """Updates that cancel without the other columns are left out."""
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 1, 1), ("b", 1, 1, 1)), 0, 2)
     keys = shard.listen(0, columns=["c0"])

@@ -5,29 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.shards import plain_part
 from kit.work import calls_of
-from tidelog.persist.format.part import Part
-from tidelog.persist.states.batch import Batch, make_batch
-from tidelog.persist.states.spine import BLOCK, Spine
-
-
-def part(at: int, until: int) -> Part:
-    return Part(
-        path=f"p/{at}-{until}",
-        size_bytes=1,
-        xxh3=b"",
-        rows=1,
-        diffs=1,
-        time_min=at,
-        time_max=until,
-        sum_v=bytes(16),
-        sum_t=bytes(16),
-    )
+from tidelog.persist.states.batch import BLOCK, Batch, Spine, make_batch
 
 
 def batch(lower: int, upper: int | None) -> Batch:
     last = lower if upper is None else upper - 1
-    return make_batch([part(lower, last)], lower=lower, upper=upper)
+    part = plain_part(path=f"p/{lower}-{last}", time_min=lower, time_max=last)
+    return make_batch([part], lower=lower, upper=upper)
 
 
 def end(upper: int | None) -> float:

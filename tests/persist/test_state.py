@@ -9,18 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.shards import plain_part
 from tidelog.core.frontier import Frontier
 from tidelog.errors import CorruptionError, TidelogError, UsageError
 from tidelog.persist.format.part import Part
 from tidelog.persist.states.batch import Batch, make_batch
-from tidelog.persist.states.hold import Hold
-from tidelog.persist.states.holding import decide_downgrade, decide_hold, decide_release
-from tidelog.persist.states.language import FORMAT, ShardLanguage
+from tidelog.persist.states.holding import decide_advance_hold, decide_drop_hold, decide_hold
 from tidelog.persist.states.state import (
     COMMITS_KEPT,
+    FORMAT,
+    BatchMerge,
     Commit,
     Diff,
-    Merged,
+    Hold,
+    ShardLanguage,
     Sighting,
     State,
     apply_diff,
@@ -39,19 +41,12 @@ def part(
     time: int, *, rows: int = 1, inline: bool = True, extra: dict[str, Any] | None = None
 ) -> Part:
     """Return a descriptor whose sums are small numbers."""
-    return Part(
-        path=None if inline else f"shard/s/part/00000000/{time}.parquet",
-        inline=b"data" if inline else None,
-        size_bytes=4,
-        xxh3=bytes(16),
-        rows=rows,
-        diffs=rows,
-        time_min=time,
-        time_max=time,
-        sum_v=RowSum(rows, 0).to_bytes(),
-        sum_t=RowSum(rows, time).to_bytes(),
-        extra=extra or {},
-    )
+    place: dict[str, Any] = {"inline": b"data"}
+    if not inline:
+        place = {"path": f"shard/s/part/00000000/{time}.parquet"}
+    sums = {"sum_v": RowSum(rows, 0).to_bytes(), "sum_t": RowSum(rows, time).to_bytes()}
+    counts = {"size_bytes": 4, "rows": rows, "diffs": rows}
+    return plain_part(**place, **sums, **counts, time_min=time, extra=extra or {})
 
 
 def batch_of(*parts: Part) -> Batch:
@@ -65,13 +60,9 @@ def append(
     lower = state.upper_frontier
     parts = [part(lower.time, rows=rows)] if rows else []
     command = CompareAndAppend(
-        schema=SCHEMA,
-        parts=parts,
-        expected_upper=lower,
-        upper=Frontier.of(upper),
-        token=("w", number),
-        named=named,
-    )
+        schema=SCHEMA, parts=parts, expected_upper=lower, upper=Frontier.of(upper),
+        token=("w", number), named=named,
+    )  # fmt: skip
     diff = decide_append(state, command).diff
     assert diff is not None
     return diff
@@ -97,9 +88,9 @@ def histories(draw: st.DrawFn) -> list[Diff]:
                 name = draw(st.sampled_from(sorted(state.holds)))
                 most = 30 if state.upper is None else state.upper
                 since = Frontier.of(draw(st.none() | st.integers(0, most)))
-                diff = decide_downgrade(state, name, since).diff
+                diff = decide_advance_hold(state, name, since).diff
             case 5 if state.holds:
-                diff = decide_release(state, draw(st.sampled_from(sorted(state.holds)))).diff
+                diff = decide_drop_hold(state, draw(st.sampled_from(sorted(state.holds)))).diff
             case _:
                 diff = None
         if diff is not None:
@@ -156,10 +147,7 @@ def test_sums_and_counts_are_those_of_all_parts(history: list[Diff]) -> None:
 
 
 def test_sums_are_remembered_at_the_last_uppers_and_no_others() -> None:
-    """A state remembers its sums at the last uppers only.
-
-    Writers with other boundaries compare at a shared one.
-    """
+    """Writers with other boundaries compare at a shared one."""
     state = State()
     for number in range(COMMITS_KEPT + 10):
         state = apply_diff(state, append(state, 2 * number + 2, number=number))
@@ -317,7 +305,7 @@ def test_values_of_the_state_are_what_they_say() -> None:
     )
 
 
-def test_a_merge_changes_what_stands_and_nothing_that_is_told_of_it() -> None:
+def test_a_merge_keeps_upper_commits_and_sums() -> None:
     """A merge replaces batches, and keeps the upper, the commits, V and T."""
     state = State()
     for number in range(3):
@@ -325,7 +313,7 @@ def test_a_merge_changes_what_stands_and_nothing_that_is_told_of_it() -> None:
     old = list(state.batches)[:2]
     made = make_batch([part(1, rows=4, inline=False)], lower=0, upper=2, since=1, runs=[1])
     digests = tuple(batch.digest for batch in old)
-    diff = Diff(merged=Merged(0, 2, digests, made, ("gone/a", "gone/b")))
+    diff = Diff(merged=BatchMerge(0, 2, digests, made, ("gone/a", "gone/b")))
 
     after = apply_diff(state, LANGUAGE.decode_diff(LANGUAGE.encode_diff(diff)))
 
@@ -335,6 +323,6 @@ def test_a_merge_changes_what_stands_and_nothing_that_is_told_of_it() -> None:
     assert (after.totals.rows, after.totals.diffs) == (6, 6)
     assert (after.totals.sum_v, after.totals.sum_t) == (state.totals.sum_v, state.totals.sum_t)
     assert after.totals.inline_bytes == state.totals.inline_bytes - 8
-    nothing = apply_diff(state, Diff(merged=Merged(0, 2, digests, None, ())))
+    nothing = apply_diff(state, Diff(merged=BatchMerge(0, 2, digests, None, ())))
     assert list(nothing.batches) == list(state.batches)[2:]
     assert LANGUAGE.decode_state(LANGUAGE.encode_state(after)) == after

@@ -10,11 +10,9 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from kit.clocks import SwiftClock
-from kit.shards import COMMITTED, MISMATCH, SCHEMA, Place, contents, in_memory, rows
+from kit.shards import COMMITTED, MISMATCH, SCHEMA, Place, contents, in_memory, rows, writer_for
 from tidelog.errors import UpperMismatch, UsageError
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.write.writer import PartWriter
 from tidelog.store.memory import MemoryStore
 
 COUNT = 40
@@ -36,21 +34,11 @@ def reader() -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(SCHEMA.updates, batches)
 
 
-def small_parts(shard: Shard, part_bytes: int) -> PartWriter:
-    return PartWriter(
-        store=shard.store,
-        clock=shard.clock,
-        shard=shard.id,
-        schema=SCHEMA,
-        part_bytes=part_bytes,
-    )
-
-
 @pytest.mark.parametrize("kind", ["iterator", "async iterator", "reader", "one batch"])
 async def test_whatever_brings_them_the_updates_are_one_commit(place: Place, kind: str) -> None:
     """T16: a stream of any type becomes several parts and one commit."""
     shard = place.shard()
-    writer = small_parts(shard, 10_000)
+    writer = writer_for(shard, schema=SCHEMA, part_bytes=10_000)
     whole = pa.concat_tables(tables()).combine_chunks().to_batches()[0]
     streams: dict[str, Any] = {
         "iterator": tables(),
@@ -83,7 +71,7 @@ async def test_who_brings_more_waits_for_what_is_under_way() -> None:
     shard = place.shard()
     begun = ended = most = 0
 
-    class Slow(MemoryStore):
+    class SlowStore(MemoryStore):
         async def put(
             self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
         ) -> str:
@@ -99,13 +87,8 @@ async def test_who_brings_more_waits_for_what_is_under_way() -> None:
             most = max(most, begun - ended)
             yield table
 
-    writer = PartWriter(
-        store=Slow(),
-        clock=SwiftClock(),
-        shard=shard.id,
-        schema=SCHEMA,
-        part_bytes=2 * next(tables()).nbytes,
-    )
+    part_bytes = 2 * next(tables()).nbytes
+    writer = writer_for(shard, store=SlowStore(), schema=SCHEMA, part_bytes=part_bytes)
     with patch.object(Shard, "writer", lambda *_: writer):
         await shard.compare_and_append(counted(), 0, COUNT)
     assert begun == COUNT

@@ -15,8 +15,7 @@ from kit.shards import COMMITTED, Place, contents, in_memory, rows
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import SeqNo
 from tidelog.errors import PartsSwept
-from tidelog.machine.history import History
-from tidelog.machine.record import Gone, describe_rollup
+from tidelog.machine.record import History, VanishedObjects, describe_rollup
 from tidelog.persist.format import part
 from tidelog.persist.format.part import Part, epoch_of
 from tidelog.persist.handle.shard import Shard
@@ -58,14 +57,14 @@ async def test_what_a_writer_left_goes_by_the_third_sweep() -> None:
     assert await contents(place.shard(), 0) == {("a", 1): 1}
 
 
-@pytest.mark.parametrize("end", ["finalized", "finished", "given up"])
-async def test_what_a_killed_writer_left_goes_though_the_shard_takes_no_more(end: str) -> None:
+@pytest.mark.parametrize("end", ["dropped", "finished", "given up"])
+async def test_a_sweep_deletes_parts_of_a_killed_writer_in_an_ended_shard(end: str) -> None:
     """Parts of a dead writer are deleted, even if the shard ended before the sweep."""
     place = in_memory()
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
     (lost,) = await upload(shard, "b", 1)
-    if end == "finalized":
+    if end == "dropped":
         await shard.drop()
         await shard.collect(after_us=0)
     else:
@@ -158,7 +157,7 @@ async def test_a_rollup_that_waits_to_be_named_raises_no_epoch() -> None:
     assert (await shard.refresh()).write_epoch == 0
 
 
-async def test_sweeps_beside_writers_lose_nothing() -> None:
+async def test_concurrent_sweeps_lose_no_acknowledged_row() -> None:
     """Every acknowledged row survives concurrent sweeps."""
     place = in_memory()
     stop = asyncio.Event()
@@ -221,7 +220,7 @@ def test_nothing_that_may_be_named_is_dead(
     gone = tuple(key for (key, _), (_, waits) in zip(listed, parts, strict=True) if waits)
     listed += [(f"shard/s/rollup/{n:016x}-x", 1) for n in rollups]
     named = describe_rollup(SeqNo(newest), f"shard/s/rollup/{newest:016x}-y", b"")
-    history = History(rollups=(named,) if newest else (), gone=(Gone(1, 0, gone),))
+    history = History(rollups=(named,) if newest else (), gone=(VanishedObjects(1, 0, gone),))
     found: ShardUsage = tell_apart(listed, State(write_epoch=epoch), history)
     for key in found.dead:
         assert key not in gone

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from kit.shard_tables import schema_of
+from kit.shards import plain_part
 from tidelog.core.frontier import Frontier
 from tidelog.errors import InvariantError, Outcome, OutcomeUnknown, UsageError
 from tidelog.persist.format.part import Part
-from tidelog.persist.format.schema import encode_schema
-from tidelog.persist.states.hold import Hold
-from tidelog.persist.states.holding import decide_downgrade, decide_hold, decide_release
-from tidelog.persist.states.state import COMMITS_KEPT, Diff, State, apply_diff
+from tidelog.persist.states.holding import decide_advance_hold, decide_drop_hold, decide_hold
+from tidelog.persist.states.state import COMMITS_KEPT, Diff, Hold, State, apply_diff
 from tidelog.persist.states.transition import (
-    Appended,
+    AppendResult,
     CompareAndAppend,
     Verdict,
     check_interval,
@@ -25,22 +24,14 @@ from tidelog.persist.states.transition import (
 )
 from tidelog.rowhash import RowSum
 
-SCHEMA, ANOTHER = (encode_schema(schema_of([one], keys=1)) for one in ("string", "int64"))
+SCHEMA, ANOTHER = (schema_of([one], keys=1).encoded for one in ("string", "int64"))
 COMMITTED, ALREADY, MISMATCH = Verdict.COMMITTED, Verdict.ALREADY, Verdict.MISMATCH
 
 
 def part(time_min: int, time_max: int | None = None) -> Part:
-    return Part(
-        inline=b"",
-        size_bytes=0,
-        xxh3=b"",
-        rows=1,
-        diffs=1,
-        time_min=time_min,
-        time_max=time_min if time_max is None else time_max,
-        sum_v=RowSum(1, 1).to_bytes(),
-        sum_t=RowSum(1, time_min).to_bytes(),
-    )
+    last = time_min if time_max is None else time_max
+    sums = {"sum_v": RowSum(1, 1).to_bytes(), "sum_t": RowSum(1, time_min).to_bytes()}
+    return plain_part(inline=b"", time_min=time_min, time_max=last, **sums)
 
 
 def command(
@@ -147,10 +138,7 @@ TOLD = {
 
 
 def test_a_forgotten_write_of_an_empty_interval_is_not_refused() -> None:
-    """A forgotten write of an empty interval raises OutcomeUnknown.
-
-    The oldest commit proves nothing, as it starts at the same time.
-    """
+    """OutcomeUnknown: the oldest commit starts at the same time, so it proves nothing."""
     # It is stored, because it places a hold.
     mine = command(0, 0, ("e", 0), first_holds={"h": Frontier.at(0)})
     later = [command(n, n + 1, ("w", n)) for n in range(COMMITS_KEPT)]
@@ -164,10 +152,7 @@ def test_a_forgotten_write_of_an_empty_interval_is_not_refused() -> None:
 
 @pytest.mark.parametrize("name", TOLD)
 def test_an_append_is_decided(name: str) -> None:
-    """Each append gets the right verdict and upper.
-
-    A wrong COMMITTED loses data, and a wrong MISMATCH doubles it.
-    """
+    """A wrong COMMITTED loses data, and a wrong MISMATCH doubles it."""
     state, asked, wanted = TOLD[name]
 
     assert answer(state, asked) == wanted
@@ -257,7 +242,7 @@ def test_a_heartbeat_that_moves_a_hold_is_a_change() -> None:
     state = walk(3)
     decision = decide_append(state, command(3, 3, ("w", 9), holds={"a": Frontier.at(1)}))
 
-    assert decision.result == Appended(COMMITTED, Frontier.at(3))
+    assert decision.result == AppendResult(COMMITTED, Frontier.at(3))
     assert decision.diff is not None
     moved = apply_diff(state, decision.diff)
     assert (moved.upper, moved.since, moved.batches) == (3, 1, state.batches)
@@ -275,17 +260,17 @@ def test_since_is_the_least_of_all_holds() -> None:
     do(decide_hold(state, "a", None, schema=SCHEMA).diff)
     do(decide_hold(state, "b", Frontier.at(2), schema=SCHEMA).diff)
     assert state.since == 0
-    do(decide_downgrade(state, "b", Frontier.at(8)).diff)
+    do(decide_advance_hold(state, "b", Frontier.at(8)).diff)
     assert state.since == 0
-    decision = decide_downgrade(state, "a", Frontier.at(5))
+    decision = decide_advance_hold(state, "a", Frontier.at(5))
     do(decision.diff)
     assert decision.result == Frontier.at(5)
     assert state.since == 5
-    do(decide_release(state, "a").diff)
+    do(decide_drop_hold(state, "a").diff)
     assert (state.since, state.holds) == (5, {"b": Hold(8)})
-    do(decide_release(state, "b").diff)
+    do(decide_drop_hold(state, "b").diff)
     assert (state.since, state.holds) == (5, {})
-    with pytest.raises(UsageError, match="below since"):
+    with pytest.raises(UsageError, match="before the shard's since"):
         decide_hold(state, "c", Frontier.at(4), schema=SCHEMA)
     do(decide_hold(state, "c", None, schema=SCHEMA).diff)
     assert state.holds == {"c": Hold(5)}
@@ -297,15 +282,15 @@ def test_what_is_so_already_is_not_written_again() -> None:
 
     assert decide_hold(state, "a", Frontier.at(9), schema=SCHEMA).result == Frontier.at(5)
     assert decide_hold(state, "a", Frontier.at(9), schema=SCHEMA).diff is None
-    assert decide_downgrade(state, "a", Frontier.at(5)).diff is None
-    assert decide_downgrade(state, "a", Frontier.at(4)).result == Frontier.at(3)
-    assert decide_release(state, "b").result is False
-    assert decide_release(state, "b").diff is None
+    assert decide_advance_hold(state, "a", Frontier.at(5)).diff is None
+    assert decide_advance_hold(state, "a", Frontier.at(4)).result == Frontier.at(3)
+    assert decide_drop_hold(state, "b").result is False
+    assert decide_drop_hold(state, "b").diff is None
     with pytest.raises(UsageError, match="no hold has that name"):
-        decide_downgrade(state, "b", Frontier.at(9))
+        decide_advance_hold(state, "b", Frontier.at(9))
 
 
-def test_a_hold_on_a_shard_that_nobody_wrote_makes_it() -> None:
+def test_a_hold_creates_an_unwritten_shard() -> None:
     """A hold creates a shard, so that a reader can protect the beginning before the first write."""
     diff = decide_hold(State(), "a", None, schema=SCHEMA).diff
 
@@ -315,14 +300,14 @@ def test_a_hold_on_a_shard_that_nobody_wrote_makes_it() -> None:
     assert answer(state, command(0, 1, ("w", 0))) == (COMMITTED, 1, True)
 
 
-def test_the_last_hold_may_let_go_of_everything() -> None:
+def test_holds_at_the_empty_frontier_leave_no_readable_time() -> None:
     """If every hold is at the empty frontier, no time is readable."""
     state = State(schema=SCHEMA, holds={"a": Hold(0), "b": Hold(2)}, upper=9)
-    diff = decide_downgrade(state, "a", Frontier.empty()).diff
+    diff = decide_advance_hold(state, "a", Frontier.empty()).diff
     assert diff is not None
     state = apply_diff(state, diff)
     assert state.since == 2
-    diff = decide_downgrade(state, "b", Frontier.empty()).diff
+    diff = decide_advance_hold(state, "b", Frontier.empty()).diff
     assert diff is not None
 
     assert apply_diff(state, diff).since_frontier == Frontier.empty()

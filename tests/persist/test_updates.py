@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kit.shard_tables import KINDS, schema_of, shard_updates, table_of
 from tidelog.core.frontier import TIME_MAX, Frontier
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.persist.format.conform import conform
+from tidelog.persist.format import bounds
+from tidelog.persist.format.bounds import sorted_in_shares
+from tidelog.persist.format.part import encode_inline
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.format.updates import (
     DIFF_MAX,
     accumulate,
+    conform,
     consolidate,
+    is_sortable,
     prepare_updates,
     sort_updates,
     time_bounds,
@@ -111,10 +116,7 @@ def test_updates_of_zero_are_not_written() -> None:
 
 @pytest.mark.parametrize(("time", "lower", "upper"), [(4, 5, 9), (9, 5, 9), (10, 5, 9)])
 def test_times_outside_of_the_interval_are_refused(time: int, lower: int, upper: int) -> None:
-    """An update outside its interval raises UsageError.
-
-    It would change complete times, or belong to a later append.
-    """
+    """The update would change complete times, or belong to a later append."""
     schema = schema_of(["int64"], keys=1)
 
     with pytest.raises(UsageError, match="outside the interval"):
@@ -222,10 +224,7 @@ def test_nulls_of_every_type_are_grouped(kind: str) -> None:
 
 
 def test_ten_thousand_columns_are_looked_up_by_a_table_of_names() -> None:
-    """The work for many columns is linear.
-
-    Arrow builds a list of all names at each access to `names`.
-    """
+    """Arrow builds a list of all names at each access to `names`. The work is linear."""
     wide = pa.table({f"c{n}": [n] for n in range(10_000)})
     schema = pa.schema([*list(wide.schema)[1:], wide.schema.field(0)])
     begun = time.process_time()
@@ -251,6 +250,49 @@ def test_rows_that_come_in_the_order_of_their_key_are_not_sorted_again() -> None
     assert sort_updates(rising, schema) is rising
     for table in (equal, null, rising.take([1, 0])):
         assert updates_of(sort_updates(table, schema)) == updates_of(table.take([1, 0]))
+
+
+@given(drawn=shard_updates(), data=st.data())
+def test_cores_sort_shares_into_the_order_of_one_sort(
+    drawn: tuple[ShardSchema, pa.Table], data: st.DataObject
+) -> None:
+    """Three cores that each sort a share write the same bytes as one core."""
+    schema, table = drawn
+    order = [*schema.names, TIME]
+    key = order[: data.draw(st.integers(1, len(schema.names)), label="key columns")]
+    assume(is_sortable(schema) and table.num_rows > 1)
+
+    with (
+        patch.object(bounds, "SHARE_ROWS", 1),
+        patch.object(bounds, "SAMPLE_ROWS", data.draw(st.integers(1, 4), label="sample")),
+        patch.object(bounds, "cores", return_value=3),
+    ):
+        found = sorted_in_shares(table, key, order)
+
+    wanted = table.sort_by([(name, "ascending") for name in order])
+    assert encode_inline(found) == encode_inline(wanted)
+
+
+def test_each_core_sorts_a_share_of_a_large_table() -> None:
+    """The rows of a large table are sorted in as many calls as cores, each about as large."""
+    schema = schema_of(["int64"], keys=1)
+    table = table_of(schema, [(n * 7 % 1_000, 0, 1) for n in range(1_000)])
+    shares: list[int] = []
+    sorted_share = bounds._sorted_share
+
+    def watched(some: pa.Table, share: Any, *rest: Any) -> pa.Table:
+        shares.append(len(share))
+        return sorted_share(some, share, *rest)
+
+    with (
+        patch.object(bounds, "SHARE_ROWS", 100),
+        patch.object(bounds, "cores", return_value=4),
+        patch.object(bounds, "_sorted_share", watched),
+    ):
+        found = sort_updates(table, schema)
+
+    assert sorted(shares) == [250] * 4
+    assert found.column("c0").to_pylist() == list(range(1_000))
 
 
 @pytest.mark.parametrize("diffs", [[2**62] * 4, [2**63 - 1, 1], [-(2**63), -(2**63)]])

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
 from kit.shard_tables import schema_of, table_of
+from tidelog.core import threads
 from tidelog.core.clock import SystemClock
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import ShardId
 from tidelog.errors import LocationError, Outcome, UsageError
+from tidelog.persist.format import parquet, part
 from tidelog.persist.format.part import decode_part
 from tidelog.persist.format.updates import prepare_updates
 from tidelog.persist.write.writer import RECORD_BYTES_MAX, PartWriter, cut
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing import Fault, Faulty
+from tidelog.testing import Fault, FaultyStore
 from tidelog.testing.models import updates_of
 
 SCHEMA = schema_of(["string", "int64"], keys=1)
@@ -46,8 +50,8 @@ async def test_parts_are_cut_and_together_are_the_whole() -> None:
     assert sorted(store.objects) == sorted(p for p in paths if p is not None)
     found = [
         update
-        for part in parts
-        for update in updates_of(decode_part(part, store.objects[part.path or ""].data, SCHEMA))
+        for one in parts
+        for update in updates_of(decode_part(one, store.objects[one.path or ""].data, SCHEMA))
     ]
     assert found == updates_of(rows(5_000))
 
@@ -56,7 +60,7 @@ async def test_at_most_two_uploads_are_under_way() -> None:
     """A writer that is faster than its store waits, with at most two parts in flight."""
     under_way = most = 0
 
-    class Counting(MemoryStore):
+    class CountingStore(MemoryStore):
         async def put(
             self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
         ) -> str:
@@ -67,9 +71,33 @@ async def test_at_most_two_uploads_are_under_way() -> None:
             under_way -= 1
             return await super().put(key, data, if_absent=if_absent, if_match=if_match)
 
-    await writer(Counting(), part_bytes=20_000).write(rows(5_000))
+    await writer(CountingStore(), part_bytes=20_000).write(rows(5_000))
 
     assert most == 2
+
+
+async def test_a_large_part_is_hashed_while_it_is_encoded() -> None:
+    """Two threads hash and encode one part. One thread would leave the other core idle."""
+    meeting = threading.Barrier(2, timeout=10)
+    sums_of, encode = part.sums_of, parquet.encode_parquet
+
+    def hashed(*given: Any) -> Any:
+        meeting.wait()
+        return sums_of(*given)
+
+    def encoded(table: pa.Table) -> bytes:
+        meeting.wait()
+        return encode(table)
+
+    with (
+        patch.object(threads, "cores", return_value=2),
+        patch.object(part, "APART_ROWS", 5_000),
+        patch.object(part, "sums_of", hashed),
+        patch.object(part, "encode_parquet", encoded),
+    ):
+        written = await writer(MemoryStore()).write(rows(5_000))
+
+    assert [found.rows for found in written] == [5_000]
 
 
 async def test_nothing_is_written_for_nothing() -> None:
@@ -93,7 +121,7 @@ async def test_a_few_rows_are_written_without_a_request_if_they_may_be() -> None
 @pytest.mark.parametrize("told", [True, False])
 async def test_an_upload_that_fails_says_that_nothing_was_appended(told: bool) -> None:
     """A failed upload raises LocationError with NOT_APPLIED. Its uncommitted parts are garbage."""
-    faulty = Faulty(MemoryStore(), toss=lambda r: Fault(happened=r.index != 3, told=told))
+    faulty = FaultyStore(MemoryStore(), toss=lambda r: Fault(happened=r.index != 3, told=told))
 
     with pytest.raises(LocationError) as caught:
         await writer(faulty, part_bytes=20_000).write(rows(5_000))
@@ -101,10 +129,7 @@ async def test_an_upload_that_fails_says_that_nothing_was_appended(told: bool) -
 
 
 def test_one_row_that_is_too_large_is_refused_among_many_that_are_not() -> None:
-    """One row over 8 MiB raises UsageError, also among small ones.
-
-    The limit is not on the average.
-    """
+    """The limit of 8 MiB is for each row, not for the average."""
     small = [(f"k{n}", n, 0, 1) for n in range(1_000)]
     large = [("x" * (RECORD_BYTES_MAX + 1), 0, 0, 1)]
 
@@ -119,10 +144,7 @@ def test_one_row_that_is_too_large_is_refused_among_many_that_are_not() -> None:
 
 
 async def test_parts_carry_the_epoch_they_were_begun_under() -> None:
-    """The path of a part contains the write epoch.
-
-    Old epochs mark parts that no writer can commit.
-    """
+    """The path of a part contains the write epoch, so a sweeper finds old parts."""
     (part,) = await writer(MemoryStore(), write_epoch=17).write(rows(3), inline=False)
 
     assert part.path is not None

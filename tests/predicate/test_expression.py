@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from datetime import UTC, datetime
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -140,10 +142,7 @@ def test_conditions_choose_rows(sql: str, rows: list[int]) -> None:
 )
 @pytest.mark.parametrize("definite", [True, False])
 def test_what_is_not_one_expression_is_refused(sql: str, definite: bool) -> None:
-    """A text that is not one expression is refused.
-
-    It is put into statements within parentheses, and must not escape from them.
-    """
+    """A text must be one expression, or it would escape from its parentheses."""
     with pytest.raises(UsageError, match=r"^--where "):
         _check(sql, definite=definite)
 
@@ -241,10 +240,7 @@ def test_refusals_say_what_is_wrong(sql: str, told: str, definite: bool) -> None
     ],
 )
 def test_what_differs_from_run_to_run_is_not_definite(sql: str) -> None:
-    """A condition that differs between runs is not definite.
-
-    A retry must choose the same rows. If no retry exists, the clock and random numbers are allowed.
-    """
+    """A retry must choose the same rows, so clock and random numbers are not definite."""
     with pytest.raises(UsageError, match=r"^--where "):
         _check(sql)
 
@@ -252,10 +248,7 @@ def test_what_differs_from_run_to_run_is_not_definite(sql: str) -> None:
 
 
 def test_what_takes_too_long_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A condition that takes too long is interrupted.
-
-    DuckDB stops between two vectors of about 2,000 rows. A timeout does not blame any row.
-    """
+    """DuckDB stops a condition between two vectors of rows; a timeout blames no row."""
     slow = _check("regexp_matches(repeat(carrier, 1000), '(u+a+)+y')")
     rows = FLIGHTS.take([0] * 100_000)
     # Only after the check, which may also be slow on a busy machine.
@@ -268,10 +261,7 @@ def test_what_takes_too_long_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_nothing_interrupts_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A caller gets its error in time, even if DuckDB continues after an interrupt.
-
-    DuckDB 1 computes one vector of rows to its end. DuckDB 2 may stop within it.
-    """
+    """A caller gets its error in time, although DuckDB finishes its vector of rows."""
     slow = _check('levenshtein(repeat(carrier, 1500), repeat("at", 900)) > 0')
     monkeypatch.setattr(predicate, "SECONDS_MAX", 0.05)
     monkeypatch.setattr(predicate, "GRACE_SECONDS", 0.05)
@@ -298,10 +288,7 @@ def test_what_nothing_interrupts_is_not_waited_for(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_what_may_grow_to_any_size_is_refused(sql: str) -> None:
-    """A function whose result may have any size is refused.
-
-    A single row could take 20 GB, and an interrupt does not stop DuckDB within a function.
-    """
+    """A single row could take 20 GB, and no interrupt stops DuckDB within a function."""
     for definite in (True, False):
         with pytest.raises(UsageError, match="any length: pass it a number of up to four"):
             _check(sql, definite=definite)
@@ -316,16 +303,13 @@ def test_a_small_number_bounds_a_size() -> None:
 
 
 def test_side_effects_are_never_definite() -> None:
-    """A function with side effects is never definite.
-
-    DuckDB's version decides whether such functions work at all.
-    """
+    """A function with side effects is never definite, whether or not DuckDB runs it."""
     for sql in ("nextval('s') = 1", "setseed(0.5) is null", "error('x') is null"):
         with pytest.raises(UsageError, match="does not depend on the row alone"):
             _check(sql)
 
 
-def test_a_macro_is_judged_by_what_it_stands_for() -> None:
+def test_a_macro_is_judged_by_its_expansion() -> None:
     """A macro is judged by its expansion, because DuckDB does not mark macros as stable."""
     assert _chosen("fdiv(delay, 2) = 2") == [0]
     with pytest.raises(UsageError):
@@ -345,10 +329,7 @@ def test_a_column_may_be_called_like_a_clock() -> None:
 
 
 def test_columns_that_differ_in_case_only_cannot_be_told_apart() -> None:
-    """Columns whose names differ only in case are refused.
-
-    DuckDB would silently choose one of them.
-    """
+    """DuckDB would silently choose one of two columns that differ in case only."""
     schema = pa.schema([("a", pa.int64()), ("A", pa.int64()), ("b", pa.int64())])
 
     assert check_predicate("b = 1", schema, definite=True).schema.names == ["b"]
@@ -357,10 +338,7 @@ def test_columns_that_differ_in_case_only_cannot_be_told_apart() -> None:
 
 
 def test_a_predicate_knows_what_it_reads() -> None:
-    """A predicate states the columns that it reads.
-
-    Readers fetch only these. An unreadable column does no harm if the condition does not use it.
-    """
+    """Readers fetch only a predicate's columns, so an unreadable other one does no harm."""
     assert _check("carrier.lower() = 'ua' and PLANE.seats > 1").schema.names == ["carrier", "plane"]
     assert _check("len(list_filter(tags, lambda t: t > carrier)) > 0").schema.names == [
         "carrier",
@@ -370,10 +348,7 @@ def test_a_predicate_knows_what_it_reads() -> None:
 
 
 def test_the_same_rows_are_chosen_whatever_their_encoding() -> None:
-    """The chosen rows do not depend on the encoding.
-
-    The checked schema fixes the types, so a narrower encoding cannot cause an overflow.
-    """
+    """An encoding narrower than the checked schema's types cannot cause an overflow."""
     predicate = _check("carrier > 'B' and delay * 1000000000 > 1")
     encoded = pa.table(
         {
@@ -429,10 +404,7 @@ def test_predicates_travel_to_executors() -> None:
 
 
 def test_the_machines_time_zone_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The chosen rows do not depend on the machine's time zone.
-
-    An instant has another hour in another time zone. The condition uses UTC.
-    """
+    """An instant has another hour in another time zone, so a condition uses UTC."""
     monkeypatch.setenv("TZ", "Asia/Tokyo")
 
     assert _chosen("hour(seen) = 12") == [0, 1, 3]
@@ -483,3 +455,64 @@ def test_what_is_accepted_is_safe_within_parentheses(sql: str) -> None:
 
     negated = _check(f"({predicate.sql}) is not true")
     assert np.array_equal(negated.mask(FLIGHTS), ~predicate.mask(FLIGHTS))
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the sandboxes that are opened from now on; none is idle."""
+    found: list[Any] = []
+    connect = duckdb.connect
+
+    def counted(*given: Any, **named: Any) -> Any:
+        found.append(connect(*given, **named))
+        return found[-1]
+
+    monkeypatch.setattr(predicate, "_IDLE", {})
+    monkeypatch.setattr(duckdb, "connect", counted)
+    return found
+
+
+def test_a_process_opens_one_sandbox_for_many_conditions(opened: list[Any]) -> None:
+    """The rows of one use are unknown in the next."""
+    assert _chosen("delay > 0") == [0, 2]
+    assert _check("carrier::int = 1").failing(FLIGHTS).tolist() == [True, True, False, True]
+    assert _chosen("carrier = 'DL'") == [1]
+
+    assert len(opened) == 1
+    with predicate.open_sandbox() as sandbox, pytest.raises(duckdb.CatalogException):
+        sandbox.execute(f"SELECT * FROM {predicate.ROWS}")
+
+
+def test_sandboxes_in_use_at_one_time_differ(opened: list[Any]) -> None:
+    """At most two of them wait for another use."""
+    with (
+        predicate.open_sandbox() as first,
+        predicate.open_sandbox() as second,
+        predicate.open_sandbox() as third,
+    ):
+        assert len({id(one) for one in (first, second, third)}) == 3
+
+    assert sum(map(len, predicate._IDLE.values())) == predicate.IDLE_MAX
+
+
+def test_a_sandbox_is_not_used_again_after_an_error(opened: list[Any]) -> None:
+    """A computation that takes too long may still use it."""
+    with pytest.raises(UsageError):
+        _check("carrier::int = 1").mask(FLIGHTS)
+    assert _chosen("delay > 0") == [0, 2]
+
+    assert len(opened) == 2
+    with pytest.raises(duckdb.ConnectionException):
+        opened[0].execute("SELECT 1")
+
+
+def test_a_child_process_opens_its_own_sandbox(
+    opened: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child of a fork has the memory of its parent's database, but not its threads."""
+    _chosen("delay > 0")
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    _chosen("delay > 0")
+
+    assert len(opened) == 2
+    opened[0].execute("SELECT 1")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import pickle
 from decimal import Decimal
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.kernels import kernels
-from kit.rowhash_model import MASK, Pair, finish, fold, integer, value_hash
+from kit.rowhash_model import (
+    INT64,
+    MASK,
+    Pair,
+    array_of,
+    finish,
+    fold,
+    integer,
+    row_hash,
+    typed_columns,
+    value_hash,
+    values_of_a_type,
+)
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.rowhash import (
     Hashes,
@@ -23,44 +37,16 @@ from tidelog.rowhash import (
     check_supported,
     hash_rows,
     hash_rows_with_time,
+    sums_of_rows,
     supported,
     weighted_sum,
 )
-from tidelog.rowhash.xxh3 import BLOCK_ROWS, seeds_of
+from tidelog.rowhash import columns as module_of_columns
+from tidelog.rowhash.xxh3 import BLOCK_ROWS
 
 __all__ = ["kernels"]  # Each test is run by either.
 
 AnyArray = Any  # pa.array infers its kind from data that hypothesis draws
-
-INT64 = st.integers(-(2**63), 2**63 - 1)
-VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
-    "boolean": (pa.bool_(), st.booleans()),
-    "integer": (pa.int64(), INT64),
-    "unsigned": (pa.uint64(), st.integers(0, 2**64 - 1)),
-    "float": (pa.float64(), st.floats()),
-    "decimal(2)": (pa.decimal128(38, 2), st.decimals(-(10**35), 10**35, places=2)),
-    "decimal(3)": (pa.decimal256(76, 3), st.decimals(-(10**24), 10**24, places=3)),
-    "date": (pa.date32(), st.integers(-(2**31), 2**31 - 1)),
-    "timestamp[us]": (pa.timestamp("us"), INT64),
-    "duration[ns]": (pa.duration("ns"), INT64),
-    "string": (pa.string(), st.text(max_size=40)),
-    "binary": (pa.binary(), st.binary(max_size=140)),
-    "list": (pa.list_(pa.int64()), st.lists(st.none() | INT64, max_size=4)),
-    "struct": (
-        pa.struct([("a", pa.string()), ("b", pa.list_(pa.string()))]),
-        st.fixed_dictionaries(
-            {"a": st.none() | st.text(), "b": st.none() | st.lists(st.none() | st.text())}
-        ),
-    ),
-    "null": (pa.null(), st.none()),
-}
-
-
-def _array(values: list[Any], dtype: pa.DataType) -> AnyArray:
-    if pa.types.is_temporal(dtype):
-        width = pa.int32() if dtype.bit_width == 32 else pa.int64()
-        return pa.array(values, width).view(dtype)
-    return pa.array(values, dtype)
 
 
 def _pairs(*columns: AnyArray) -> list[Pair]:
@@ -68,34 +54,26 @@ def _pairs(*columns: AnyArray) -> list[Pair]:
     return list(zip(hashes.lo.tolist(), hashes.hi.tolist(), strict=True))
 
 
-@st.composite
-def columns(draw: st.DrawFn) -> tuple[str, pa.DataType, list[Any]]:
-    """Draw a type and values of it, with nulls among them."""
-    name = draw(st.sampled_from(sorted(VALUES)))
-    dtype, values = VALUES[name]
-    return name, dtype, draw(st.lists(st.none() | values, max_size=12))
-
-
 @settings(deadline=None)
-@given(drawn=columns())
+@given(drawn=values_of_a_type())
 def test_rows_hash_as_the_model_says(drawn: tuple[str, pa.DataType, list[Any]]) -> None:
     """The model is the definition; what runs is quick and full of tricks."""
     name, dtype, values = drawn
 
-    assert _pairs(_array(values, dtype)) == [
-        finish(fold(seeds_of("row"), value_hash(value, name))) for value in values
+    assert _pairs(array_of(values, dtype)) == [
+        row_hash(value_hash(value, name)) for value in values
     ]
 
 
 @settings(deadline=None)
-@given(drawn=columns(), data=st.data())
+@given(drawn=values_of_a_type(), data=st.data())
 def test_chunks_and_slices_do_not_matter(
     drawn: tuple[str, pa.DataType, list[Any]], data: st.DataObject
 ) -> None:
     """A row is hashed when it is written and again after a merge, in other chunks."""
     _, dtype, values = drawn
     cut = data.draw(st.integers(0, len(values)), label="cut")
-    whole = _array(values, dtype)
+    whole = array_of(values, dtype)
     around = pa.concat_arrays([whole, whole, whole])
     chunked = pa.chunked_array([around[len(values) : len(values) + cut], whole[cut:]])
 
@@ -256,15 +234,15 @@ def test_names_of_columns_and_fields_do_not_matter() -> None:
 
 
 @settings(deadline=None)
-@given(drawn=columns())
+@given(drawn=values_of_a_type())
 def test_null_differs_from_every_value(drawn: tuple[str, pa.DataType, list[Any]]) -> None:
     """Also from the empty string, 0, the empty list and a struct of nulls."""
     _, dtype, values = drawn
     present = [value for value in values if value is not None]
-    null = _pairs(_array([None], dtype))
+    null = _pairs(array_of([None], dtype))
 
     assert null == _pairs(pa.nulls(1))
-    assert null[0] not in _pairs(_array(present, dtype))
+    assert null[0] not in _pairs(array_of(present, dtype))
 
 
 def test_empty_things_differ() -> None:
@@ -459,3 +437,37 @@ def test_large_diffs_wrap() -> None:
 
     assert weighted_sum(hashes, np.array([-1])) == RowSum(2**64 - 3, 1)
     assert weighted_sum(hashes, np.array([2**62])) == RowSum(3 * 2**62, 3 * 2**62)
+
+
+@settings(deadline=None)
+@given(columns=typed_columns(), data=st.data())
+def test_sums_by_blocks_equal_the_sums_of_all_hashes(
+    columns: list[Any], data: st.DataObject
+) -> None:
+    """Neither the chunks of columns, nor their dictionaries, nor the size of blocks matter."""
+    rows = len(columns[0])
+    numbers = st.lists(st.integers(-(2**40), 2**40), min_size=rows, max_size=rows)
+    times, diffs = (np.array(data.draw(numbers), np.int64) for _ in range(2))
+    hashes = hash_rows(columns, rows=rows)
+    wanted = (
+        weighted_sum(hashes, diffs),
+        weighted_sum(hash_rows_with_time(hashes, times), diffs),
+    )
+    chunked = [_cut(column, data.draw(st.sets(st.integers(0, rows)))) for column in columns]
+
+    with patch.object(module_of_columns, "BLOCK_ROWS", data.draw(st.integers(1, 4))):
+        found = sums_of_rows(chunked, times, diffs)
+        again = hash_rows(chunked, rows=rows)
+
+    assert found == wanted
+    assert again.lo.tolist() == hashes.lo.tolist()
+    assert again.hi.tolist() == hashes.hi.tolist()
+
+
+def _cut(column: AnyArray, places: set[int]) -> AnyArray:
+    """Return a column in chunks; text may have dictionaries."""
+    bounds = sorted({0, *places, len(column)})
+    chunks = [column.slice(a, b - a) for a, b in itertools.pairwise(bounds)]
+    if pa.types.is_string(column.type) and len(chunks) > 1 and len(places) % 2:
+        chunks = [chunk.dictionary_encode() for chunk in chunks]
+    return pa.chunked_array(chunks, chunks[0].type if chunks else column.type)

@@ -17,7 +17,7 @@ from kit.stores import keys_in
 from tidelog.core.frontier import TIME_MAX, Frontier
 from tidelog.errors import DataDiffers, Outcome, UpperMismatch, UsageError
 from tidelog.store.memory import MemoryStore
-from tidelog.testing import Recorded
+from tidelog.testing import RecordedStore
 
 
 def many(key: str, time: int, count: int = 700) -> pa.Table:
@@ -25,7 +25,7 @@ def many(key: str, time: int, count: int = 700) -> pa.Table:
     return rows(*[(f"{key}{n}", n, time, 1) for n in range(count)])
 
 
-async def test_t07_a_shard_that_nobody_wrote_begins_at_zero(place: Place) -> None:
+async def test_t07_an_unwritten_shard_begins_at_zero(place: Place) -> None:
     """An unwritten shard has since and upper {0}, and a read creates no object."""
     shard = place.shard()
     assert await shard.upper() == await shard.since() == Frontier.at(0)
@@ -47,7 +47,7 @@ WRONG = {
 async def test_t08_an_interval_that_is_wrong_is_refused_without_a_request(wrong: str) -> None:
     """A wrong interval is refused without a request (T8, T9)."""
     updates, lower, upper = WRONG[wrong]
-    store = Recorded(MemoryStore())
+    store = RecordedStore(MemoryStore())
     with pytest.raises(UsageError) as caught:
         await on_store(store).shard().compare_and_append(rows(*updates), lower, upper)
     assert caught.value.outcome is Outcome.NOT_APPLIED
@@ -155,7 +155,7 @@ async def test_t14_a_finished_shard_is_readable_at_any_time_and_takes_no_more(
 
 async def test_t15_empty_appends_write_no_part() -> None:
     """A thousand advances of the upper write no object except a rollup now and then."""
-    store = Recorded(MemoryStore())
+    store = RecordedStore(MemoryStore())
     shard = on_store(store).shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
     for number in range(1, 1_001):
@@ -206,10 +206,7 @@ asyncio.run(main())
 def test_t16_ten_million_updates_are_one_commit_in_bounded_memory(
     tmp_path: Path,
 ) -> None:
-    """An append of ten million updates makes several parts and one batch.
-
-    Its memory does not grow with the number of updates.
-    """
+    """The append makes several parts and one batch, in memory that does not grow."""
     grown = []
     # The second count is twice that of T16. Smaller counts do not yet fill the pipeline.
     for count in (10_000_000, 20_000_000):

@@ -10,7 +10,7 @@ import pytest
 
 from kit.places import Addresses
 from kit.shards import Place, heard, rows
-from tidelog.consensus.port import Versioned
+from tidelog.consensus.port import VersionedRecord
 from tidelog.core.ids import SeqNo
 from tidelog.errors import CorruptionError
 from tidelog.persist.format.schema import DIFF
@@ -41,10 +41,7 @@ asyncio.run(main())
 def test_t02_one_of_a_hundred_proposers_in_four_processes_wins(
     shared: tuple[Place, Addresses],
 ) -> None:
-    """One of a hundred proposers of a seqno, in four processes, wins.
-
-    Two winners would be two histories of one shard.
-    """
+    """Two winners would be two histories of one shard."""
     place, where = shared
     started = [
         subprocess.Popen(
@@ -63,7 +60,9 @@ def test_t02_one_of_a_hundred_proposers_in_four_processes_wins(
     winners = [number for number, landed in told if landed == "True"]
     assert len(told) == 100
     assert len(winners) == 1
-    assert asyncio.run(place.consensus().head("k")) == Versioned(SeqNo(1), winners[0].encode())
+    assert asyncio.run(place.consensus().head("k")) == VersionedRecord(
+        SeqNo(1), winners[0].encode()
+    )
 
 
 def flipped(data: bytes) -> bytes:

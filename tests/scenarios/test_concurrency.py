@@ -17,7 +17,7 @@ import pytest
 
 from kit.places import Addresses
 from kit.shards import COMMITTED, Place, contents, in_memory, rows
-from kit.stores import Interposed
+from kit.stores import InterposedStore
 from tidelog.consensus.port import Consensus
 from tidelog.core.ids import SeqNo
 from tidelog.errors import LocationError, Outcome
@@ -93,13 +93,10 @@ def said(process: subprocess.Popen[str], what: str, *, count: int = 1) -> list[i
     raise AssertionError("a writer ended by itself")
 
 
-def test_t57_who_is_paused_holds_up_nobody_and_goes_on_after(
+def test_t57_a_paused_writer_delays_no_other(
     shared: tuple[Place, Addresses],
 ) -> None:
-    """A writer that is paused past its lease delays no other.
-
-    Others write and end the lease. It then gets HoldExpired and loses nothing.
-    """
+    """Other writers end its lease. It then gets HoldExpired and loses nothing."""
     place, where = shared
     asyncio.run(place.shard().hold("history", 0))
     sleeper, other = (started(where, name, lease_us=300_000) for name in ("sleeper", "other"))
@@ -179,16 +176,16 @@ class Outage:
             self.failed += 1
             raise LocationError("it is away", outcome=Outcome.UNKNOWN)
 
-    def over(self, store: Store) -> Interposed:
+    def over(self, store: Store) -> InterposedStore:
         async def before(_op: str, key: str) -> None:
             self.check(self.consensus if key.startswith("consensus") else self.store)
 
-        return Interposed(store, before=before)
+        return InterposedStore(store, before=before)
 
     def around(self, inner: Consensus) -> Consensus:
         outage = self
 
-        class Away:
+        class SwitchedConsensus:
             """A consensus that fails while the switch is on."""
 
             truncate, list_keys = staticmethod(inner.truncate), staticmethod(inner.list_keys)
@@ -202,15 +199,12 @@ class Outage:
                 outage.check(outage.consensus)
                 return await inner.compare_and_set(key, seqno, data)
 
-        return Away()  # type: ignore[return-value]
+        return SwitchedConsensus()  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("away", ["store", "consensus", "both"])
 async def test_t59_backends_come_back_and_all_handles_go_on(place: Place, away: str) -> None:
-    """An append during the outage fails, and other calls fail only with an error of the store.
-
-    All handles work afterwards.
-    """
+    """Calls fail only with an error of the store, and all handles work afterwards."""
     outage = Outage()
     shard = place.shard(
         store=outage.over(place.store), consensus=outage.around(place.consensus(place.store))
@@ -240,10 +234,7 @@ async def test_t59_backends_come_back_and_all_handles_go_on(place: Place, away: 
 
 
 async def test_t59_a_listener_goes_on_after_an_outage() -> None:
-    """After an outage, a new listener from the last position misses nothing.
-
-    The error concerns only the call during the outage.
-    """
+    """A listener from the last position misses nothing: the error is that of one call."""
     outage, place = Outage(), in_memory()
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1), ("b", 1, 1, 1)), 0, 2)

@@ -8,20 +8,19 @@ import random
 import pytest
 
 from kit.clocks import HandClock, SwiftClock
-from kit.shards import COMMITTED, Place, contents, in_memory, rows
+from kit.shards import COMMITTED, Place, contents, in_memory, merge_away, rows, shard_in_parts
 from tidelog.consensus.port import Consensus
 from tidelog.core.clock import SystemClock
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import SeqNo
 from tidelog.errors import AsOfBeforeSince, HoldExpired, HoldFenced, UsageError
-from tidelog.persist.handle.shard import Shard
 from tidelog.testing.models import ShardModel, contents_of, updates_of
 
 LEASE_US = 60_000_000
 HOUR_US = 3_600_000_000
 
 
-class Skewed(SwiftClock):
+class SettableClock(SwiftClock):
     """The clock of a host that is set wrong, and may be set again."""
 
     def __init__(self, off_us: int) -> None:
@@ -32,27 +31,9 @@ class Skewed(SwiftClock):
         return super().now_us() + self.off_us
 
 
-async def written(place: Place, *, count: int = 8) -> Shard:
-    """Return a shard with a hold, and with one batch of one part at each time."""
-    shard = place.shard(clock=HandClock())
-    for time in range(count):
-        many = [(f"k{n}", time, time, 1) for n in range(700)]
-        await shard.compare_and_append(rows(*many), time, time + 1)
-    await shard.hold("history", 0)
-    return shard
-
-
-async def merged_away(place: Place) -> Shard:
-    """Merge everything, and delete the replaced parts at once."""
-    other = place.shard(clock=HandClock())
-    await other.compact(full=True)
-    await other.collect(after_us=0)
-    return other
-
-
 async def test_t31_since_is_the_least_of_leased_and_critical_holds(place: Place) -> None:
     """The shard's `since` follows the slowest hold of any kind."""
-    shard = await written(place)
+    shard = await shard_in_parts(place)
     leased = await place.shard(clock=HandClock()).lease(2, lease_us=LEASE_US)
     assert await shard.move_hold("history", 5) == Frontier.at(2)
     assert await leased.move_hold(4) == Frontier.at(4)
@@ -64,10 +45,7 @@ async def test_t31_since_is_the_least_of_leased_and_critical_holds(place: Place)
 
 
 async def test_t32_since_follows_the_slowest_hold_and_stays_when_holds_go(place: Place) -> None:
-    """Since follows the slowest hold, and stays when holds go.
-
-    A slow reader is protected only by its own hold.
-    """
+    """A slow reader is protected only by its own hold."""
     shard, other = place.shard(), place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 10)
     assert await shard.hold("slow") == Frontier.at(0)
@@ -87,10 +65,7 @@ async def test_t32_since_follows_the_slowest_hold_and_stays_when_holds_go(place:
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_t32_since_never_goes_back_nor_jumps(seed: int) -> None:
-    """Since never moves back or jumps, while holders arrive, move, expire and leave.
-
-    A new hold starts at the `since` that it was given.
-    """
+    """Holders arrive, move, expire and leave. A new hold starts at the given `since`."""
     dice, place = random.Random(seed), in_memory()
     shards = [place.shard() for _ in range(3)]
     await shards[0].compare_and_append(rows(("a", 1, 0, 1)), 0, 100)
@@ -122,12 +97,9 @@ async def test_t32_since_never_goes_back_nor_jumps(seed: int) -> None:
         last = now
 
 
-async def test_t33_a_lease_that_nobody_renews_is_ended_by_who_watches(place: Place) -> None:
-    """A lease that is not renewed is ended by any watcher.
-
-    It protects its times until its end. Afterwards, only critical holds remain.
-    """
-    shard = await written(place)
+async def test_t33_any_watcher_ends_a_lease_that_is_not_renewed(place: Place) -> None:
+    """A lease protects its times until its end. Afterwards, only critical holds remain."""
+    shard = await shard_in_parts(place)
     reader = await place.shard(clock=HandClock()).lease(lease_us=LEASE_US)
     planned = await reader.snapshot(5)
     await reader.stop()
@@ -141,23 +113,20 @@ async def test_t33_a_lease_that_nobody_renews_is_ended_by_who_watches(place: Pla
     assert (await shard.refresh()).holds.keys() == {"history"}
     with pytest.raises(HoldExpired, match="open another reader"):
         await reader.renew()
-    await merged_away(place)
+    await merge_away(place.shard(clock=HandClock()))
     # The newest state still gives the same contents.
     assert contents_of(await planned.to_arrow(consolidated=True)) == await contents(shard, 5)
     await shard.move_hold("history", 7)
-    await merged_away(place)
+    await merge_away(place.shard(clock=HandClock()))
     with pytest.raises(AsOfBeforeSince):
         await planned.to_arrow()
 
 
 async def test_t33_a_heartbeat_has_the_time_of_its_commit_not_of_its_call(place: Place) -> None:
-    """A renewal has the time of its commit, not of its call.
-
-    One that loses races for an hour must not record a time that is an hour old.
-    """
+    """A renewal that loses races for an hour must not record a time that is an hour old."""
     clock = HandClock()
 
-    class Contended:
+    class ContendedConsensus:
         """A consensus in which another writer wins first, each time after an hour."""
 
         def __init__(self, inner: Consensus) -> None:
@@ -174,8 +143,8 @@ async def test_t33_a_heartbeat_has_the_time_of_its_commit_not_of_its_call(place:
                 await other.compare_and_append(None, upper, upper + 1)
             return await self._inner.compare_and_set(key, seqno, data)
 
-    shard = await written(place, count=2)
-    consensus = Contended(place.consensus())
+    shard = await shard_in_parts(place, count=2)
+    consensus = ContendedConsensus(place.consensus())
     reader = await place.shard(clock=clock, consensus=consensus).lease(lease_us=LEASE_US)
     await reader.stop()
     consensus.losses = 1
@@ -186,11 +155,8 @@ async def test_t33_a_heartbeat_has_the_time_of_its_commit_not_of_its_call(place:
 
 
 async def test_t34_a_greater_token_fences_the_owner_before_for_ever(place: Place) -> None:
-    """A greater token fences the earlier owner permanently.
-
-    A fenced owner learns the valid token and the position of the hold.
-    """
-    old, new = await written(place), place.shard()
+    """A fenced owner learns the valid token and the position of the hold."""
+    old, new = await shard_in_parts(place), place.shard()
     assert await old.hold("mine", 1, token=3) == Frontier.at(1)
     assert await old.move_hold("mine", 2, token=3) == Frontier.at(0)
     assert await new.hold("mine", token=4) == Frontier.at(2)
@@ -215,12 +181,10 @@ async def test_t34_a_greater_token_fences_the_owner_before_for_ever(place: Place
 async def test_t35_a_clock_that_is_an_hour_off_loses_nothing(
     place: Place, off_us: int, who: str
 ) -> None:
-    """A clock that is wrong by an hour loses nothing.
-
-    Leases may end early or late, but contents are right and each commit counts once.
-    """
+    """Leases may end early or late, but contents are right and each commit counts once."""
     clocks = {
-        name: Skewed(off_us if name == who else 0) for name in ("writer", "reader", "watcher")
+        name: SettableClock(off_us if name == who else 0)
+        for name in ("writer", "reader", "watcher")
     }
     writer, watcher = place.shard(clock=clocks["writer"]), place.shard(clock=clocks["watcher"])
     model = ShardModel()
@@ -248,18 +212,18 @@ async def test_t35_a_clock_that_is_an_hour_off_loses_nothing(
 async def test_t35_a_lease_within_an_hour_of_clocks_ends_by_watching_alone() -> None:
     """A watcher whose clock is almost an hour ahead does not end a lease at once."""
     place = in_memory()
-    shard = await written(place, count=2)
+    shard = await shard_in_parts(place, count=2)
     reader = await place.shard(clock=SystemClock()).lease(lease_us=LEASE_US)
-    watcher = place.shard(clock=Skewed(HOUR_US - LEASE_US))
+    watcher = place.shard(clock=SettableClock(HOUR_US - LEASE_US))
     assert await watcher.end_leases() == 0
     assert await watcher.end_leases() == 0
     assert reader.name in (await shard.refresh()).holds
     await reader.close()
 
 
-async def test_t36_of_a_buried_shard_a_handle_is_closed(place: Place) -> None:
-    """A handle of a finalized shard reads nothing, holds nothing, and writes no record."""
-    shard = await written(place, count=2)
+async def test_t36_a_handle_of_a_dropped_shard_is_closed(place: Place) -> None:
+    """A handle of a dropped shard reads nothing, holds nothing, and writes no record."""
+    shard = await shard_in_parts(place, count=2)
     await shard.drop()
     seqno = shard.machine.seqno
     reader = await place.shard().lease()

@@ -9,8 +9,8 @@ import pytest
 
 from kit.clocks import SwiftClock
 from kit.shards import ALREADY, COMMITTED, MISMATCH, Place, contents, on_store, rows
-from kit.stores import Lingering
-from tidelog.consensus.port import Consensus, Versioned
+from kit.stores import LingeringStore
+from tidelog.consensus.port import Consensus, VersionedRecord
 from tidelog.consensus.store import StoreConsensus
 from tidelog.core.clock import SystemClock
 from tidelog.core.ids import SeqNo
@@ -22,7 +22,7 @@ from tidelog.testing import Fault
 SentBatch = Callable[[], Awaitable[bool]]
 
 
-class Doubtful:
+class DoubtfulConsensus:
     """A consensus of any kind that loses one answer for good.
 
     ``next`` is the fault of the next compare-and-set. If that does not happen, it stays in ``late``
@@ -50,12 +50,12 @@ class Doubtful:
         raise LocationError("the answer was lost", outcome=Outcome.UNKNOWN)
 
 
-def doubtful(place: Place) -> tuple[Shard, Doubtful]:
-    consensus = Doubtful(place.consensus())
+def doubtful(place: Place) -> tuple[Shard, DoubtfulConsensus]:
+    consensus = DoubtfulConsensus(place.consensus())
     return place.shard(consensus=consensus), consensus
 
 
-async def lose(shard: Shard, consensus: Doubtful, *, happened: bool, named: bool) -> None:
+async def lose(shard: Shard, consensus: DoubtfulConsensus, *, happened: bool, named: bool) -> None:
     """Append, and lose the answer."""
     consensus.next = Fault(happened=happened, told=False)
     with pytest.raises(LocationError) as caught:
@@ -114,10 +114,7 @@ async def test_t20_unknown_and_there_a_retry_after_others_is_told_so(
 async def test_t21_a_request_that_arrives_after_its_retry_does_nothing(
     place: Place, named: bool
 ) -> None:
-    """A request that arrives after its retry has no effect.
-
-    It is delayed until after its retry and a later write of the same writer.
-    """
+    """The request is delayed until after its retry and a later write of the same writer."""
     shard, consensus = doubtful(place)
     await lose(shard, consensus, happened=False, named=named)
     table = rows(("a", 1, 0, 1))
@@ -137,10 +134,7 @@ async def test_t21_a_request_that_arrives_after_its_retry_does_nothing(
 
 
 async def test_t21_a_request_that_arrives_before_its_retry_counts_once(place: Place) -> None:
-    """A delayed request and its retry count once.
-
-    The request lands while its sender waits to retry.
-    """
+    """The request lands while its sender waits to retry."""
     shard, consensus = doubtful(place)
     await lose(shard, consensus, happened=False, named=True)
     for arrive in consensus.late:
@@ -155,7 +149,7 @@ async def test_t21_puts_of_a_store_that_come_late_count_once(delay_us: int) -> N
     """Late puts of a store count once. A put that the caller gave up may still land at any time."""
     inner, clock = MemoryStore(), SystemClock()
     waits = iter([delay_us, 0, delay_us, 0, delay_us])
-    slow = Lingering(
+    slow = LingeringStore(
         inner, clock=clock, delays_us=lambda op: (next(waits, 0) if op == "put" else 0, 0)
     )
     consensus = StoreConsensus(store=slow, clock=SwiftClock())
@@ -217,5 +211,5 @@ async def test_t22_records_are_versioned_so_that_nothing_is_applied_twice(place:
     shard, consensus = doubtful(place)
     await lose(shard, consensus, happened=True, named=False)
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 2, token=("w", 0))
-    found: list[Versioned] = await place.consensus().scan("s", SeqNo(1))
+    found: list[VersionedRecord] = await place.consensus().scan("s", SeqNo(1))
     assert [one.seqno for one in found] == [1]

@@ -8,40 +8,27 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
 from kit.clocks import HandClock
 from kit.places import Addresses
-from kit.shards import Place, contents, heard, history, in_memory, rows
+from kit.shards import Place, contents, heard, history, in_memory, merge_away, rows, shard_in_parts
 from tidelog.core.clock import SystemClock
-from tidelog.errors import AsOfBeforeSince, AsOfNotComplete, DeadlineExceeded, PartMissing
+from tidelog.errors import (
+    AsOfBeforeSince,
+    AsOfNotComplete,
+    DeadlineExceeded,
+    OutcomeUnknown,
+    PartMissing,
+)
 from tidelog.persist.format.schema import TIME
-from tidelog.persist.handle.shard import Shard
 from tidelog.persist.maintenance.compactor import compact
 from tidelog.persist.read.reader import read_split
 from tidelog.testing.models import Row, ShardModel, Update, consolidate, contents_of, updates_of
 
 LEASE_US = 60_000_000
-
-
-async def written(place: Place, *, count: int = 8) -> Shard:
-    """Return a shard with a hold, and with one batch of one part at each time."""
-    shard = place.shard(clock=HandClock())
-    for time in range(count):
-        many = [(f"k{n}", time, time, 1) for n in range(700)]
-        await shard.compare_and_append(rows(*many), time, time + 1)
-    await shard.hold("history", 0)
-    return shard
-
-
-async def merged_away(place: Place) -> Shard:
-    """Merge everything, and delete the replaced parts at once."""
-    other = place.shard(clock=HandClock())
-    await other.refresh()
-    await compact(other, full=True)
-    await other.collect(after_us=0)
-    return other
 
 
 async def test_t23_a_snapshot_and_a_listener_make_the_whole(place: Place) -> None:
@@ -74,7 +61,9 @@ async def test_t23_they_make_the_whole_while_others_merge_and_collect(place: Pla
     async def maintenance() -> None:
         other = place.shard()
         while not (await other.upper()).is_empty:
-            await compact(other, full=True)
+            # The writers may truncate a record before the compactor learns whether it is its own.
+            with suppress(OutcomeUnknown):
+                await compact(other, full=True)
             await other.collect(after_us=0)
             await asyncio.sleep(0.001)
 
@@ -94,10 +83,7 @@ async def test_t23_they_make_the_whole_while_others_merge_and_collect(place: Pla
 
 
 async def test_t24_a_time_below_since_is_refused_with_the_least_that_is_kept(place: Place) -> None:
-    """A read below since raises an error with the earliest readable time.
-
-    A reader never gets partial data.
-    """
+    """The error names the earliest readable time. A reader never gets partial data."""
     shard = place.shard()
     await history(shard)
     await shard.hold("h", 0)
@@ -142,11 +128,7 @@ async def test_t24_a_wait_that_is_cancelled_leaves_nothing() -> None:
 
 
 async def test_t25_a_listener_is_told_nothing_again_when_batches_merge(place: Place) -> None:
-    """A listener never repeats updates after batches merge.
-
-    A merge may join updates that it has returned with later ones. The listener returns only the
-    later ones.
-    """
+    """A merge may join returned updates with later ones. The listener returns the later ones."""
     shard = place.shard()
     await shard.hold("history", 0)
     model = ShardModel()
@@ -161,7 +143,7 @@ async def test_t25_a_listener_is_told_nothing_again_when_batches_merge(place: Pl
     told = await heard(listener, 3)
     await write(3, 5)
     await write(5, 6)
-    await merged_away(place)
+    await merge_away(place.shard(clock=HandClock()))
     assert len((await shard.refresh()).batches) == 1
     rest = await heard(listener, 6)
     assert {u.time for u in told} == {1, 2}
@@ -188,12 +170,9 @@ asyncio.run(main())
 async def test_t27_splits_are_read_by_another_process_after_other_commits(
     shared: tuple[Place, Addresses],
 ) -> None:
-    """Another process can read splits, and twice with equal rows.
-
-    Splits are plain values, in any number.
-    """
+    """Splits are plain values, in any number. Two reads give equal rows."""
     place, where = shared
-    shard = await written(place, count=4)
+    shard = await shard_in_parts(place, count=4)
     snapshot = await place.shard().snapshot(2)
     before = await contents(place.shard(), 2)
     counts = (1, 2, 3, 7, 20)
@@ -220,16 +199,13 @@ async def test_t27_splits_are_read_by_another_process_after_other_commits(
         assert contents_found == before
 
 
-async def test_t28_what_a_leased_reader_planned_stays_until_it_lets_go(place: Place) -> None:
-    """The splits of a leased reader survive merges and collections until the reader closes.
-
-    Then their parts are deleted.
-    """
-    shard = await written(place)
+async def test_t28_the_splits_of_a_leased_reader_stay_until_its_end(place: Place) -> None:
+    """Merges and collections keep the parts until the reader closes."""
+    shard = await shard_in_parts(place)
     reader = await place.shard(clock=HandClock()).lease(lease_us=LEASE_US)
     splits = (await reader.snapshot(5)).splits(3)
     before = await contents(shard, 5)
-    await merged_away(place)
+    await merge_away(place.shard(clock=HandClock()))
     copies = [pickle.loads(pickle.dumps(split)) for split in splits]
     found = [await read_split(s, store=place.store, clock=HandClock()) for s in copies]
     rows_of = [contents_of(table.drop_columns(TIME)) for table in found]
@@ -243,10 +219,7 @@ async def test_t28_what_a_leased_reader_planned_stays_until_it_lets_go(place: Pl
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_t29_no_row_comes_twice_or_with_no_diff(place: Place, seed: int) -> None:
-    """No row is repeated or has a count of zero, although any updates may cancel.
-
-    `contents_of` refuses such rows, and the model agrees.
-    """
+    """Any updates may cancel. `contents_of` refuses such rows, and the model agrees."""
     dice, model, shard = random.Random(seed), ShardModel(), place.shard()
     await shard.hold("history", 0)
     for time in range(8):

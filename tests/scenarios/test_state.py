@@ -16,7 +16,7 @@ import pytest
 from kit.clocks import HandClock
 from kit.places import Addresses
 from kit.shards import COMMITTED, Place, contents, in_memory, on_store, rows
-from kit.stores import Interposed, dying, keys_in
+from kit.stores import InterposedStore, dying, keys_in
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import SeqNo
@@ -26,7 +26,7 @@ from tidelog.persist.handle.shard import Shard
 from tidelog.persist.maintenance.sweeper import usage_of_shard
 from tidelog.persist.maintenance.usage import ObjectUse
 from tidelog.store.memory import MemoryStore
-from tidelog.testing import Recorded
+from tidelog.testing import RecordedStore
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,7 @@ async def test_t48_a_newcomer_reads_a_rollup_and_what_came_after() -> None:
     shard = place.shard()
     for time in range(5_000):
         await shard.compare_and_append(None, time, time + 1)
-    recorded = Recorded(place.store)
+    recorded = RecordedStore(place.store)
     newcomer = place.shard(store=recorded)
     assert (await newcomer.refresh()).upper == 5_000
     assert [record.op for record in recorded.records] == ["get"]
@@ -103,10 +103,7 @@ async def test_t48_a_newcomer_reads_a_rollup_and_what_came_after() -> None:
 
 
 async def test_t48_handles_that_make_one_change_each_leave_a_short_history(place: Place) -> None:
-    """Handles that make one change each leave a short history, like processes started by cron.
-
-    Some of them write a rollup, and no unnamed rollup remains.
-    """
+    """Processes started by cron make one change each. No unnamed rollup remains."""
     for time in range(60):
         shard = opened(place, every=8)
         await shard.compare_and_append(rows((f"k{time}", time, time, 1)), time, time + 1)
@@ -179,10 +176,7 @@ async def test_t49_of_many_that_begin_a_shard_at_once_all_begin_the_same(
 
 @pytest.mark.parametrize("happened", [False, True])
 async def test_t50_a_collection_killed_at_any_request_is_done_by_the_next(happened: bool) -> None:
-    """A collection killed at any request is completed by the next.
-
-    A collector may die after each deletion. No needed object is lost, and no garbage stays.
-    """
+    """A collector may die after each deletion. No needed object is lost, and no garbage stays."""
     deaths, wanted = 0, None
     for last in itertools.count():
         place = on_store(MemoryStore())
@@ -239,7 +233,7 @@ async def test_t50_a_collection_that_others_truncated_under_goes_on() -> None:
             await other.compare_and_append(None, 12, 13)
             await other.compare_and_append(None, 13, 14)
 
-    slow = opened(place, store=Interposed(inner, before=overtake))
+    slow = opened(place, store=InterposedStore(inner, before=overtake))
     await slow.collect(after_us=0)
     assert passed[0]
     await slow.collect(after_us=0)
@@ -248,10 +242,7 @@ async def test_t50_a_collection_that_others_truncated_under_goes_on() -> None:
 
 
 async def test_t51_collection_goes_to_the_rollup_itself_and_no_further(place: Place) -> None:
-    """A collection deletes the records before the rollup, and no others.
-
-    A rollup of seqno X is named by a later record. Records before X are deleted, and X + 1 stays.
-    """
+    """A later record names the rollup of seqno X. Records before X go, and X + 1 stays."""
     shard = await lived(place, 9)
     await shard.collect(after_us=0)
     history = shard.machine.history
@@ -265,10 +256,7 @@ async def test_t51_collection_goes_to_the_rollup_itself_and_no_further(place: Pl
 
 
 async def test_t52_a_rollup_that_was_taken_away_is_not_named_again(place: Place) -> None:
-    """A writer never names a rollup that a collector has deleted.
-
-    The writer stalls between the rollup and its name.
-    """
+    """The writer stalls between a rollup and its name, while a collector deletes it."""
     sleeper = opened(place, every=3)
     await sleeper.hold("h", 0)
     for time in range(2):
@@ -292,10 +280,7 @@ async def test_t52_a_rollup_that_was_taken_away_is_not_named_again(place: Place)
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_t53_no_part_goes_that_a_held_state_names(seed: int) -> None:
-    """No part is deleted that a held state names.
-
-    Leases of many states are mixed with merges, collections and sweeps in any order.
-    """
+    """Leases of many states are mixed with merges, collections and sweeps in any order."""
     dice, place = random.Random(seed), in_memory()
     shard = opened(place, every=dice.choice([1, 2, 5]))
     await shard.hold("h", 0)
@@ -328,10 +313,7 @@ async def test_t53_no_part_goes_that_a_held_state_names(seed: int) -> None:
 
 
 async def test_t54_what_writers_left_is_swept_and_what_is_under_way_is_not(place: Place) -> None:
-    """A sweep deletes the parts of a dead writer.
-
-    A slow writer's parts stay for a full period, and are refused afterwards.
-    """
+    """A slow writer's parts stay for a full period, and are refused afterwards."""
     shard = place.shard()
     await shard.compare_and_append(rows(("a", 1, 0, 1)), 0, 1)
     dead, slow, late = place.shard(), place.shard(), place.shard()
@@ -353,11 +335,8 @@ async def test_t54_what_writers_left_is_swept_and_what_is_under_way_is_not(place
     assert await contents(place.shard(), 1) == {("a", 1): 1, ("slow", 1): 1}
 
 
-async def test_t55_of_a_buried_shard_a_rollup_is_left_at_most(place: Place) -> None:
-    """At most one rollup of a dropped shard remains.
-
-    All parts are deleted, the state stays small, and a new handle sees a finished shard.
-    """
+async def test_t55_a_dropped_shard_keeps_one_rollup_at_most(place: Place) -> None:
+    """All parts are deleted, the state stays small, and a new handle sees a finished shard."""
     shard = await lived(place, 9)
     await shard.drop()
     await shard.collect(after_us=0)

@@ -65,7 +65,7 @@ LEASE_US = 60_000_000
 
 
 @dataclass(slots=True)
-class Planned:
+class PlannedRead:
     """The plan of a leased reader, and the rows that it must read."""
 
     reader: LeasedReader
@@ -85,7 +85,7 @@ class Shards(OnBadStore):
         self.since: int | None = 0
         self.holds: dict[str, int] = {}
         self.number = 0
-        self.planned: list[Planned] = []
+        self.planned: list[PlannedRead] = []
         self.shards = [self.handle(who) for who in range(3)]
         self.patched = patch.object(part, "INLINE_BYTES", 200)
         self.patched.start()
@@ -112,7 +112,7 @@ class Shards(OnBadStore):
         return self.model.upper or 0
 
     @property
-    def is_buried(self) -> bool:
+    def is_dropped(self) -> bool:
         return self.since is None
 
     @initialize()
@@ -256,14 +256,14 @@ class Shards(OnBadStore):
     def hold(self, who: int, name: str, at: int) -> None:
         since = None if at < 0 else at
         wrong = name not in self.holds and (
-            self.is_buried or (since is not None and not (self.since or 0) <= since <= self.top)
+            self.is_dropped or (since is not None and not (self.since or 0) <= since <= self.top)
         )
         try:
             found = self.tried(lambda: self.shards[who].hold(name, since))
         except UsageError:
             assert wrong
             return
-        if self.is_buried:
+        if self.is_dropped:
             assert since is None
             assert found == Frontier.empty()
             self.run(self.observer().drop_hold(name))
@@ -277,7 +277,7 @@ class Shards(OnBadStore):
         return 2**62 if self.model.upper is None else self.model.upper
 
     @rule(who=HANDLES, name=st.sampled_from(["history", "h", "i"]), by=st.integers(0, 3))
-    def downgrade(self, who: int, name: str, by: int) -> None:
+    def move_hold(self, who: int, name: str, by: int) -> None:
         """Move a hold, as retention and other holders do."""
         if name not in self.holds:
             return
@@ -294,7 +294,7 @@ class Shards(OnBadStore):
     def see_since(self) -> None:
         """Check T32: since never moves back, and never passes a hold."""
         state = self.run(self.observer().refresh())
-        if self.is_buried:
+        if self.is_dropped:
             assert state.since is None
             return
         assert state.since is not None
@@ -305,18 +305,18 @@ class Shards(OnBadStore):
     @rule(target=leases, who=HANDLES, fixed=st.booleans(), count=st.integers(1, 3))
     def lease(self, who: int, fixed: bool, count: int) -> Any:
         """Plan a snapshot under a lease. Its parts stay until the lease is over."""
-        if self.is_buried or self.top <= (self.since or 0) or not self.upper:
+        if self.is_dropped or self.top <= (self.since or 0) or not self.upper:
             return multiple()
         as_of = max(self.since or 0, self.upper - 1)
         reader = self.tried(lambda: self.shards[who].lease(lease_us=LEASE_US, fixed=fixed))
         self.run(reader.stop())
         snapshot = self.tried(lambda: reader.snapshot(as_of))
-        found = Planned(reader, snapshot.splits(count), self.model.contents(as_of))
+        found = PlannedRead(reader, snapshot.splits(count), self.model.contents(as_of))
         self.planned.append(found)
         return found
 
     @rule(planned=leases)
-    def read_under_lease(self, planned: Planned) -> None:
+    def read_under_lease(self, planned: PlannedRead) -> None:
         """Check T28: after merges, collections and sweeps, the plan still reads all its rows."""
 
         async def read() -> Counter[Row]:
@@ -327,21 +327,21 @@ class Shards(OnBadStore):
                     found[update.row] += update.diff
             return Counter({row: n for row, n in found.items() if n})
 
-        if not planned.is_over and not self.is_buried:
+        if not planned.is_over and not self.is_dropped:
             assert self.run(read()) == planned.wanted
 
     @rule(planned=leases)
-    def renew(self, planned: Planned) -> None:
+    def renew(self, planned: PlannedRead) -> None:
         try:
             self.tried(planned.reader.renew)
             assert not planned.is_over
         except HoldExpired:
-            assert planned.is_over or self.is_buried or planned.reader.until_us is not None
+            assert planned.is_over or self.is_dropped or planned.reader.until_us is not None
         except UsageError:
             assert planned.reader.until_us is not None
 
     @rule(planned=consumes(leases))
-    def close_lease(self, planned: Planned) -> None:
+    def close_lease(self, planned: PlannedRead) -> None:
         self.run(planned.reader.close())
         planned.is_over = True
 
@@ -379,7 +379,7 @@ class Shards(OnBadStore):
             snapshot = self.tried(lambda: shard.snapshot(as_of))
             found = contents_of(self.tried(partial(snapshot.to_arrow, consolidated=True)))
         except AsOfBeforeSince:
-            assert self.is_buried or as_of < self.run(self.observer().since()).time
+            assert self.is_dropped or as_of < self.run(self.observer().since()).time
             return
         assert found == self.model.contents(as_of)
         assert len(snapshot.splits(count)) == count

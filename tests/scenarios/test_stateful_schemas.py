@@ -53,7 +53,7 @@ def table_of(columns: pa.Schema, rows: list[Stored]) -> pa.Table:
     return pa.Table.from_pylist(given, schema=ShardSchema(columns, 0).updates)
 
 
-class Evolving(OnBadStore):
+class EvolvingShard(OnBadStore):
     """Two handles that follow the schema, and others that bring their own."""
 
     def __init__(self) -> None:
@@ -284,8 +284,8 @@ class Evolving(OnBadStore):
 def test_a_broken_build_is_caught(canary: Canary) -> None:
     """The machine must find the fault of a broken build. Otherwise its success proves nothing."""
     with canary():
-        must_fail(Evolving)
+        must_fail(EvolvingShard)
 
 
-TestEvolving = Evolving.TestCase
+TestEvolving = EvolvingShard.TestCase
 TestEvolving.settings = settings(max_examples=25, stateful_step_count=40)

@@ -48,7 +48,7 @@ UPDATES = st.dictionaries(
 )
 
 
-class Transacted(OnBadStore):
+class TransactedShards(OnBadStore):
     """Two handles of transactions over up to three shards, each like a process of its own."""
 
     def __init__(self) -> None:
@@ -122,10 +122,7 @@ class Transacted(OnBadStore):
 
     @rule(who=HANDLES, drawn=UPDATES, off=st.sampled_from([0, 0, 0, 1]), dies=st.booleans())
     def commit(self, who: int, drawn: dict[str, list[Any]], off: int, dies: bool) -> None:
-        """Commit with a token until the outcome is known.
-
-        A committer that dies leaves the rest to others.
-        """
+        """Commit until the outcome is known. A committer that dies leaves the rest to others."""
         lower, tables = self.upper + off, self.tables(drawn)
         if off:
             tables = {}
@@ -281,8 +278,8 @@ class Transacted(OnBadStore):
 def test_transactions_that_forget_tokens_are_caught(canary: Canary) -> None:
     """The machine must find the fault of a broken build. Otherwise its success proves nothing."""
     with canary():
-        must_fail(Transacted)
+        must_fail(TransactedShards)
 
 
-TestTransacted = Transacted.TestCase
+TestTransacted = TransactedShards.TestCase
 TestTransacted.settings = settings(max_examples=20, stateful_step_count=30)

@@ -14,8 +14,7 @@ from tidelog.core.ids import SeqNo
 from tidelog.errors import UsageError
 from tidelog.machine import record as records
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.states.language import FORMAT, ShardLanguage
-from tidelog.persist.states.state import State
+from tidelog.persist.states.state import FORMAT, ShardLanguage, State
 
 
 class Newer(ShardLanguage):
@@ -32,12 +31,9 @@ class Newer(ShardLanguage):
 
 
 async def test_t62_a_state_of_a_newer_format_is_refused_and_left_alone(place: Place) -> None:
-    """A state of a newer format is refused and not changed.
+    """Each call raises. A handle that cannot read a state must not overwrite it."""
 
-    Each call raises. A handle that cannot read a state must not overwrite it.
-    """
-
-    class Future(ShardLanguage):
+    class FutureLanguage(ShardLanguage):
         """A version whose states this one cannot read."""
 
         def encode_state(self, state: State) -> bytes:
@@ -45,7 +41,7 @@ async def test_t62_a_state_of_a_newer_format_is_refused_and_left_alone(place: Pl
             return msgspec.msgpack.encode({**fields, "format": FORMAT + 1})
 
     future = place.shard()
-    future.machine.language = Future(future.id)
+    future.machine.language = FutureLanguage(future.id)
     future.machine.rollup_every = 2
     for time in range(8):
         await future.compare_and_append(rows((f"k{time}", 1, time, 1)), time, time + 1)

@@ -20,10 +20,7 @@ Row = tuple[int, int, int, bool]  # k, n, at, gone
 
 @dataclass(slots=True)
 class Files:
-    """A folder of json or csv files, compressed by ``suffix``.
-
-    ``rows`` and ``bad`` are the model.
-    """
+    """A folder of files, compressed by ``suffix``; ``rows`` and ``bad`` are the model."""
 
     folder: Path
     dice: random.Random
@@ -88,10 +85,7 @@ class Files:
         self._rest.clear()
 
     def expected(self, *, keyed: bool, timed: bool, deletes: bool) -> Counter[Row] | None:
-        """Return the expected contents, without keys that have two rows of one time.
-
-        Return None if the contents depend on which file was taken first.
-        """
+        """Return the expected contents, or None if they depend on which file was taken first."""
         if not keyed:
             return Counter(self.rows)
         if not timed:

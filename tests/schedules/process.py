@@ -137,7 +137,7 @@ class ProcessStore:
         await asyncio.Event().wait()
 
 
-class Killed(BaseException):
+class ProcessKilled(BaseException):
     """The end of a process at a request of its store."""
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.sources import bind, run_once
-from schedules.process import Killed, WatchedStore
+from schedules.process import ProcessKilled, WatchedStore
 from tidelog.collection.ingest.engine import Engine
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.summary import Summary
@@ -361,7 +361,7 @@ class Rotation:
                 logs.remember()
             if is_killed or dice.random() < p_kill:
                 is_killed = True
-                raise Killed
+                raise ProcessKilled
 
         logs.is_settled = False
         logs.during.clear()
@@ -373,10 +373,10 @@ class Rotation:
             assert isinstance(ingester.source, FilesSource)
             ingester.source.store = WatchedStore(ingester.source.store, watch)
             await run_once(ingester)
-        except Killed:
+        except ProcessKilled:
             pass
         except BaseExceptionGroup as error:
-            if error.split(Killed)[0] is None:
+            if error.split(ProcessKilled)[0] is None:
                 raise
         notes, waiting = ingester.source.notes(), ingester.source.waiting()
         doubts = {name for name, why in notes.items() if KNOWN_AGAIN not in why}

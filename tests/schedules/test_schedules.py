@@ -5,7 +5,7 @@ For more of them: ``make schedules SCHEDULES_ARGS="--first 1000 --seeds 500"``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
 
 import pyarrow as pa
@@ -45,9 +45,11 @@ def test_each_line_of_a_log_rotated_during_a_run_is_in_once_or_reported(seed: in
     play_rotation(seed, is_busy=True)
 
 
-def forgetful(updates: pa.Table, lower: int, upper: int, kind: type[AddressRange]) -> Binding:
+def forgetful(
+    tables: Sequence[pa.Table], lower: int, upper: int, kind: type[AddressRange]
+) -> Binding:
     """Return the next binding without its last range, if it has several."""
-    found = next_binding(updates, lower, upper, kind)
+    found = next_binding(tables, lower, upper, kind)
     kept = found.ranges[:-1] if len(found.ranges) > 1 else found.ranges
     return Binding(found.lower, found.upper, kept)
 

@@ -12,16 +12,16 @@ import httpx
 import pytest
 
 from kit.keyed_model import MemoryKeyed, MemoryLake
-from kit.served import NAME, Remembering, keyed_app
+from kit.served import NAME, RememberingLogs, keyed_app
 from tidelog.server.app import ServerState
 
 
 @dataclass
-class Asked:
+class AppUnderTest:
     """An app under test, and the requests to it."""
 
     web: httpx.AsyncClient
-    lake: Remembering
+    lake: RememberingLogs
     state: ServerState
 
     @property
@@ -57,7 +57,13 @@ async def until(told: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-Asking = Callable[..., AbstractAsyncContextManager[Asked]]
+async def others_run() -> None:
+    """Let the tasks that are ready run."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+Asking = Callable[..., AbstractAsyncContextManager[AppUnderTest]]
 
 
 @pytest.fixture
@@ -67,19 +73,19 @@ def asking() -> Asking:
     @asynccontextmanager
     async def opened(
         state: ServerState | None = None, *, is_read_only: bool = False, log: str | None = NAME
-    ) -> AsyncIterator[Asked]:
-        place = Remembering(MemoryLake())
+    ) -> AsyncIterator[AppUnderTest]:
+        place = RememberingLogs(MemoryLake())
         await place.keyed.create(NAME)
         state = state or ServerState()
         app = keyed_app(place, state, log=log, is_read_only=is_read_only)
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as web:
-            yield Asked(web, place, state)
+            yield AppUnderTest(web, place, state)
 
     return opened
 
 
 @pytest.fixture
-async def asked(asking: Asking) -> AsyncIterator[Asked]:
+async def asked(asking: Asking) -> AsyncIterator[AppUnderTest]:
     async with asking() as found:
         yield found

@@ -14,10 +14,10 @@ from dataclasses import replace
 import pytest
 
 from kit.certificates import Authority
-from kit.served import Served, served, wait_until
-from server.conftest import until
+from kit.served import RunningServer, received, served, wait_until
+from server.conftest import others_run, until
 from tidelog.errors import UsageError
-from tidelog.http.client import HttpKeyed
+from tidelog.http.client import HttpKeyedLog
 from tidelog.server.accepting import Acceptor, bind
 from tidelog.server.app import ServerState
 from tidelog.server.limits import REFUSED_MAX, ServerLimits, fit_open_files
@@ -42,23 +42,12 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[ServerTls, ssl.
 
 
 @pytest.fixture
-def secure(authority: tuple[ServerTls, ssl.SSLContext]) -> Iterator[Served]:
+def secure(authority: tuple[ServerTls, ssl.SSLContext]) -> Iterator[RunningServer]:
     with served(state=few(), tls=authority[0]) as found:
         yield found
 
 
-def ended(client: socket.socket) -> bytes:
-    """Return the bytes until the server ends the connection."""
-    found = b""
-    try:
-        while piece := client.recv(65_536):
-            found += piece
-    except ConnectionResetError:
-        pass
-    return found
-
-
-def held(server: Served, count: int, stack: ExitStack) -> list[socket.socket]:
+def held(server: RunningServer, count: int, stack: ExitStack) -> list[socket.socket]:
     """Open silent connections, and return them once the server has accepted all."""
     acceptor = server.server.acceptor
     before = acceptor.open_count
@@ -74,7 +63,7 @@ def test_one_connection_too_many_is_a_429_in_the_form_of_errors() -> None:
         first, *_ = held(server, MOST, stack)
         with server.connect() as more:
             more.sendall(REQUEST)
-            head, _, body = ended(more).partition(b"\r\n\r\n")
+            head, _, body = received(more).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 429 ")
         assert b"retry-after: 1" in head
         assert json.loads(body).items() >= {"error": "TooMany", "outcome": "not_applied"}.items()
@@ -84,7 +73,7 @@ def test_one_connection_too_many_is_a_429_in_the_form_of_errors() -> None:
         assert first.recv(65_536).startswith(b"HTTP/1.1 200 ")
         first.close()
         wait_until(lambda: server.server.acceptor.open_count < MOST)
-        with HttpKeyed(server.url) as log:
+        with HttpKeyedLog(server.url) as log:
             assert log.is_healthy()
 
 
@@ -94,30 +83,32 @@ def test_connections_above_the_answered_ones_are_dropped() -> None:
     with served(state=state) as server, ExitStack() as stack:
         held(server, MOST + REFUSED_MAX, stack)
         with server.connect() as more:
-            assert ended(more) == b""
+            assert received(more) == b""
         assert server.sample("http_connections_dropped_total") == 1
 
 
 def test_the_number_of_connections_holds_before_the_handshake(
-    secure: Served, authority: tuple[ServerTls, ssl.SSLContext]
+    secure: RunningServer, authority: tuple[ServerTls, ssl.SSLContext]
 ) -> None:
     """A client that never begins TLS takes one place and no TLS state."""
     with ExitStack() as stack:
         held(secure, MOST, stack)
         assert not secure.server.server_state.connections
         with secure.connect() as more:
-            assert ended(more) == b""
+            assert received(more) == b""
     wait_until(lambda: secure.server.acceptor.open_count == 0)
-    with HttpKeyed(secure.url, tls=authority[1]) as log:
+    with HttpKeyedLog(secure.url, tls=authority[1]) as log:
         assert log.is_healthy()
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01"])
-def test_a_handshake_that_does_not_come_ends_the_connection(secure: Served, sent: bytes) -> None:
+def test_a_handshake_that_does_not_come_ends_the_connection(
+    secure: RunningServer, sent: bytes
+) -> None:
     """A handshake that does not complete ends the connection after the time limit of a head."""
     with secure.connect() as client:
         client.sendall(sent)
-        assert len(ended(client)) < 100
+        assert len(received(client)) < 100
     wait_until(lambda: secure.sample("http_connections_dropped_total") == 1)
     assert secure.server.acceptor.open_count == 0
 
@@ -152,8 +143,7 @@ async def test_a_lack_of_descriptors_is_reported_with_its_cause(
     listening = OutOfFiles()
     acceptor.listen([listening])  # type: ignore[list-item]
     await until(lambda: listening.tries == 1)
-    for _ in range(100):
-        await asyncio.sleep(0)
+    await others_run()
 
     assert listening.tries == 1
     assert "raise the limit of open files" in caplog.text

@@ -24,9 +24,9 @@ from schemathesis.specs.openapi.checks import (
 
 from kit.keyed_model import MemoryLake
 from kit.served import NAME, keyed_app, served
-from server.conftest import Asked, Asking
+from server.conftest import AppUnderTest, Asking
 from tidelog.http.api.failures import BY_KIND
-from tidelog.http.client import HttpKeyed
+from tidelog.http.client import HttpKeyedLog
 from tidelog.server.app import ServerState
 from tidelog.server.limits import ServerLimits
 from tidelog.server.tokens import parse_tokens
@@ -71,7 +71,7 @@ async def described() -> dict[str, Any]:
 def url() -> Iterator[str]:
     """Return the URL of a server with some records."""
     with served(state=settled()) as server:
-        with HttpKeyed(server.url, token=TOKEN) as log:
+        with HttpKeyedLog(server.url, token=TOKEN) as log:
             log.append([(b"a", b"1"), (b"b", b"2")])
             server.run(server.place.handles[NAME].seal)
             log.append([(b"a", b"\xff")])
@@ -102,7 +102,7 @@ def test_all_that_the_description_allows_and_forbids(case: Any, url: str) -> Non
     case.call_and_validate(base_url=url, headers=headers, checks=CHECKS)
 
 
-async def test_every_route_is_described(asked: Asked) -> None:
+async def test_every_route_is_described(asked: AppUnderTest) -> None:
     """The description has every route, with each status that an error of tidelog can have."""
     told = (await asked.web.get("/openapi.json")).json()
     described = {

@@ -94,7 +94,7 @@ def test_curl_answers_as_the_page_shows(server: Process) -> None:
         assert TIMES.sub("", told) == TIMES.sub("", shown), command
 
     names: dict[str, Any] = {}
-    shown = block_with(PAGE, "HttpKeyed").replace(SHOWN, server.address)
+    shown = block_with(PAGE, "HttpKeyedLog").replace(SHOWN, server.address)
     exec(compile(shown, PAGE, "exec"), names)
     assert (names["first"], names["count"], names["going_on"]) == (3, 2, 5)
     assert names["table"]["value"].to_pylist() == [b"two", b"one"]

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from kit.certificates import Authority
-from kit.served import Served, served, wait_until
+from kit.served import RunningServer, served, wait_until
 from tidelog.core.clock import SystemClock
 from tidelog.errors import LocationError
 from tidelog.http.api.failures import ShuttingDown
-from tidelog.http.client import HttpKeyed
+from tidelog.http.client import HttpKeyedLog
 from tidelog.server.app import ServerState
 from tidelog.server.serving import ServerTls
 
@@ -38,7 +38,7 @@ class Turns(SystemClock):
 def test_whoever_waits_is_answered_when_the_server_ends() -> None:
     """A follower gets an empty page and its next sequence, long before its timeout."""
     clock = Turns()
-    with served(state=ServerState(clock=clock)) as server, HttpKeyed(server.url) as log:
+    with served(state=ServerState(clock=clock)) as server, HttpKeyedLog(server.url) as log:
         log.append([(b"a", b"1")])
         told: list[tuple[int, int]] = []
 
@@ -60,7 +60,7 @@ def test_whoever_waits_is_answered_when_the_server_ends() -> None:
 
 def test_a_server_that_ends_takes_no_more() -> None:
     """An ending server answers 503 on open connections; only the health check still succeeds."""
-    with served() as server, HttpKeyed(server.url) as log:
+    with served() as server, HttpKeyedLog(server.url) as log:
         log.append([(b"a", b"1")])
         server.state.end()
 
@@ -77,7 +77,7 @@ def test_a_server_that_ends_takes_no_more() -> None:
 
 def test_the_log_is_closed_in_the_end() -> None:
     """The server closes its log handle at its end."""
-    with served() as server, HttpKeyed(server.url) as log:
+    with served() as server, HttpKeyedLog(server.url) as log:
         log.append([(b"a", b"1")])
         handle = server.place.handles["log"]
         assert not handle.is_closed
@@ -93,7 +93,7 @@ def test_an_idle_client_of_tls_does_not_hold_the_end(tmp_path: Path) -> None:
     state = ServerState(clock=clock)
     with (
         served(state=state, tls=ServerTls(certificate=certificate, key=key)) as server,
-        HttpKeyed(server.url, tls=trust) as log,
+        HttpKeyedLog(server.url, tls=trust) as log,
         server.connect(),
         server.connect() as half,
     ):
@@ -107,7 +107,7 @@ def test_an_idle_client_of_tls_does_not_hold_the_end(tmp_path: Path) -> None:
     assert server.place.handles["log"].is_closed
 
 
-def stopped(server: Served, deed: Callable[[], None]) -> None:
+def stopped(server: RunningServer, deed: Callable[[], None]) -> None:
     """Stop a server right after an action, with no turn of its loop between the two."""
 
     async def end(counter: int) -> bool:

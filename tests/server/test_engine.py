@@ -13,9 +13,8 @@ import tidelog
 from kit.served import NAME, served, wait_until
 from tidelog.errors import Fenced, NoSuchLog, SequenceRetired
 from tidelog.http.api.failures import Forbidden
-from tidelog.http.client import HttpKeyed
-from tidelog.keyed.query import Keys
-from tidelog.keyed.values import Retention
+from tidelog.http.client import HttpKeyedLog
+from tidelog.keyed.values import Keys, Retention
 from tidelog.location import open_location
 
 
@@ -37,7 +36,7 @@ def serving(lake: tidelog.Location, tmp_path: Path, **options: Any) -> Any:
 
 def test_the_server_takes_a_log_back_to_write_it(lake: tidelog.Location, tmp_path: Path) -> None:
     """A read takes nothing over; an append takes the log back, each time."""
-    with serving(lake, tmp_path) as server, HttpKeyed(server.url) as log:
+    with serving(lake, tmp_path) as server, HttpKeyedLog(server.url) as log:
         stored = [log.append([(b"a", b"1")])]
         for _ in range(2):
             with lake.keyed.open(NAME) as other:
@@ -57,7 +56,7 @@ def test_who_follows_goes_on_though_the_log_was_taken_over(
     lake: tidelog.Location, tmp_path: Path
 ) -> None:
     """Neither a takeover nor its reversal ends a request that waits for records."""
-    with serving(lake, tmp_path) as server, HttpKeyed(server.url) as log:
+    with serving(lake, tmp_path) as server, HttpKeyedLog(server.url) as log:
         at = log.append([(b"a", b"1")]) + 1
         told: list[list[bytes | None]] = []
 
@@ -81,7 +80,7 @@ def test_a_server_that_only_reads_follows_what_others_write(
     """A read-only server returns new records at once, and takes nothing over."""
     with (
         serving(lake, tmp_path, is_read_only=True) as server,
-        HttpKeyed(server.url) as log,
+        HttpKeyedLog(server.url) as log,
         lake.keyed.open(NAME) as writer,
     ):
         writer.append([(b"a", b"1")])
@@ -103,7 +102,7 @@ def test_a_server_that_only_reads_follows_what_others_write(
         assert writer.append([(b"a", b"3")]) > 3
 
 
-def until_gone(log: HttpKeyed) -> None:
+def until_gone(log: HttpKeyedLog) -> None:
     """Wait until the server has refreshed, which it does once a second."""
     try:
         while log.count(b"a"):
@@ -121,14 +120,14 @@ def test_what_others_retire_and_drop_is_gone(lake: tidelog.Location, tmp_path: P
             writer.seal()
             writer.append([(b"a", b"2")])
             assert writer.retire(Retention(segments=1)) == 1
-        with HttpKeyed(server.url) as log:
+        with HttpKeyedLog(server.url) as log:
             with pytest.raises(SequenceRetired):
                 log.count(b"a", 1)
             assert log.scan(b"a").to_arrow()["value"].to_pylist() == [b"2"]
         lake.keyed.drop(NAME)
-        with HttpKeyed(server.url) as log:
+        with HttpKeyedLog(server.url) as log:
             until_gone(log)
-        with HttpKeyed(server.url, "later") as log:
+        with HttpKeyedLog(server.url, "later") as log:
             with pytest.raises(NoSuchLog):
                 log.count(b"a")
             lake.keyed.create("later").close()
@@ -138,7 +137,7 @@ def test_what_others_retire_and_drop_is_gone(lake: tidelog.Location, tmp_path: P
 
 def test_what_is_asked_of_the_store_is_counted(lake: tidelog.Location, tmp_path: Path) -> None:
     """The server's metrics include tidelog's own counters."""
-    with serving(lake, tmp_path) as server, HttpKeyed(server.url) as log:
+    with serving(lake, tmp_path) as server, HttpKeyedLog(server.url) as log:
         log.append([(b"a", b"1")])
         assert server.sample("tidelog_store_bytes_out_total", kind="put") > 0
         assert server.sample("log_append_records_total") == 1

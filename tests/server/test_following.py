@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from kit.keyed_model import MemoryKeyed
 from tidelog.keyed.port import KeyedScan
-from tidelog.keyed.query import KeyedQuery, Keys
+from tidelog.keyed.values import KeyedQuery, Keys
 from tidelog.server.keyed_asks import ScanAsk
 from tidelog.server.keyed_reads import RecordsPage, follow_page
 

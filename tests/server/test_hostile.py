@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kit.keyed_model import MemoryLake
 from kit.served import NAME, keyed_app
-from server.conftest import Asked
+from server.conftest import AppUnderTest
 from tidelog.server.app import ServerState
 
 json_values: st.SearchStrategy[Any] = st.recursive(
@@ -101,7 +101,7 @@ def test_any_json_is_answered(route: str, message: Any) -> None:
     ],
     ids=lambda query: query[:40],
 )
-async def test_queries_that_are_wrong_are_a_400(asked: Asked, query: str) -> None:
+async def test_queries_that_are_wrong_are_a_400(asked: AppUnderTest, query: str) -> None:
     """A bad query gets 400 with a short sentence."""
     answer = await asked.get(f"scan?{query}")
 
@@ -110,7 +110,7 @@ async def test_queries_that_are_wrong_are_a_400(asked: Asked, query: str) -> Non
     assert len(answer.json()["message"]) < 1_000
 
 
-async def test_methods_and_paths_that_are_not_there(asked: Asked) -> None:
+async def test_methods_and_paths_that_are_not_there(asked: AppUnderTest) -> None:
     """A wrong method gets 405 with the allowed ones, and a wrong path NoSuchRoute."""
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "FOO"):
         answer = await asked.web.request(method, "/api/v1/log/scan")
@@ -134,7 +134,7 @@ async def test_methods_and_paths_that_are_not_there(asked: Asked) -> None:
     ],
 )
 async def test_a_key_that_is_neither_text_nor_base64_is_a_400(
-    asked: Asked, key: Any, fault: str
+    asked: AppUnderTest, key: Any, fault: str
 ) -> None:
     """The server does not guess: the error names the field and the remedy."""
     appended = await asked.post("append", {"records": [{"key": key, "value": ""}]})
@@ -148,7 +148,7 @@ async def test_a_key_that_is_neither_text_nor_base64_is_a_400(
 
 
 async def test_the_former_field_of_texts_is_refused_with_the_present_one(
-    asked: Asked,
+    asked: AppUnderTest,
 ) -> None:
     """``keyText`` was once the field of a text; the refusal names ``key``."""
     records = [{"keyText": "a", "valueText": "b"}]
@@ -157,7 +157,7 @@ async def test_the_former_field_of_texts_is_refused_with_the_present_one(
     assert 'Write a text as "key" or "value"' in answer["message"]
 
 
-async def test_a_limit_is_told_with_no_bound_that_is_none(asked: Asked) -> None:
+async def test_a_limit_is_told_with_no_bound_that_is_none(asked: AppUnderTest) -> None:
     """The message must not offer a limit of 2^63-1, which the next check would refuse."""
     answer = (await asked.get("scan", params={"key": "a", "limit": 0})).json()
 

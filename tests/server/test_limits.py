@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from server.conftest import Asked, Asking, until
+from server.conftest import AppUnderTest, Asking, until
 from tidelog.core.clock import SystemClock
 from tidelog.errors import UsageError
 from tidelog.http.api.failures import TooMany, Unauthorized
@@ -31,7 +31,7 @@ def limited(**limits: Any) -> ServerState:
     return ServerState(limits=replace(ServerLimits(), **limits))
 
 
-class Offloading(SystemClock):
+class OffloadClock(SystemClock):
     """A clock that counts the work that it gives to threads."""
 
     offloaded = 0
@@ -41,7 +41,7 @@ class Offloading(SystemClock):
         return await super().offload(work)
 
 
-async def statuses(asked: Asked, *answers: Any) -> list[int]:
+async def statuses(asked: AppUnderTest, *answers: Any) -> list[int]:
     return [(await answer).status_code for answer in answers]
 
 
@@ -89,7 +89,7 @@ def test_a_body_costs_about_the_processor_time_of_its_decoder(value: str) -> Non
 
 async def test_a_large_body_is_decoded_off_the_loop(asking: Asking) -> None:
     """A thread decodes a large body, so that the loop can serve other requests."""
-    clock = Offloading()
+    clock = OffloadClock()
     async with asking(ServerState(clock=clock)) as asked:
         await asked.append(("a", "x" * 65_536))
         assert clock.offloaded == 1

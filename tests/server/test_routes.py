@@ -10,7 +10,7 @@ import pytest
 
 from kit.keyed_model import MemoryKeyed
 from kit.served import NAME
-from server.conftest import Asked, Asking, until
+from server.conftest import AppUnderTest, Asking, others_run, until
 from tidelog.errors import Fenced, LocationError, Outcome, OutcomeUnknown, TidelogError
 from tidelog.http.api import messages
 from tidelog.http.api.keys import Base64
@@ -35,13 +35,13 @@ def shown(value: bytes) -> str | dict[str, str]:
         return b64(value)
 
 
-async def values(asked: Asked, **query: Any) -> list[str]:
+async def values(asked: AppUnderTest, **query: Any) -> list[str]:
     answer = await asked.get("scan", params=query)
     assert answer.status_code == 200, answer.text
     return [value["value"] for value in answer.json()["values"]]
 
 
-async def test_the_routes_and_fields_of_opendata_are_answered(asked: Asked) -> None:
+async def test_the_routes_and_fields_of_opendata_are_answered(asked: AppUnderTest) -> None:
     """The routes and fields are those of OpenData's RFC 0004; a text is a text."""
     records = [{"key": "my-key", "value": "my-value"}]
     appended = await asked.post("append", {"records": records, "awaitDurable": True})
@@ -60,7 +60,7 @@ async def test_the_routes_and_fields_of_opendata_are_answered(asked: Asked) -> N
 
 
 @pytest.mark.parametrize("text", ["order-1", "abcd", "YQ==", "YQ", "", "\u00e9\u0000\U0001f600"])
-async def test_a_text_is_stored_as_its_own_bytes(asked: Asked, text: str) -> None:
+async def test_a_text_is_stored_as_its_own_bytes(asked: AppUnderTest, text: str) -> None:
     """A text is stored as UTF-8, even if it could be base64, and is returned as a text."""
     first = await asked.append((text, text))
 
@@ -72,7 +72,7 @@ async def test_a_text_is_stored_as_its_own_bytes(asked: Asked, text: str) -> Non
     assert (await asked.post("count", {"key": b64(text.encode())})).json()["count"] == 1
 
 
-async def test_protobuf_is_taken_and_answered(asked: Asked) -> None:
+async def test_protobuf_is_taken_and_answered(asked: AppUnderTest) -> None:
     """Content-Type and Accept choose protobuf; Accept decides the answer."""
     record = messages.RecordIn(key="k", value=Base64(b"\xff"))
     body = encode_message(messages.AppendRequest(records=[record]))
@@ -100,7 +100,7 @@ async def test_protobuf_is_taken_and_answered(asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("key", [b"", b"a", b"\x00", b"\xff\xfe", bytes(range(256)), b"k" * 16_384])
-async def test_keys_of_any_bytes_are_found_again(asked: Asked, key: bytes) -> None:
+async def test_keys_of_any_bytes_are_found_again(asked: AppUnderTest, key: bytes) -> None:
     """A key of any bytes is found by escapes, both kinds of base64, hex, and in a body."""
     record = {"key": b64(key), "value": b64(b"v")}
     assert (await asked.post("append", {"records": [record]})).status_code == 200
@@ -123,7 +123,7 @@ async def test_keys_of_any_bytes_are_found_again(asked: Asked, key: bytes) -> No
     assert [one["key"] for one in listed] == [shown(key)]
 
 
-async def test_scans_are_of_a_key_a_prefix_or_a_range(asked: Asked) -> None:
+async def test_scans_are_of_a_key_a_prefix_or_a_range(asked: AppUnderTest) -> None:
     """A scan reads a key, a prefix or a range, from either end, page by page."""
     await asked.append(("a1", "1"), ("a2", "2"), ("b", "3"), ("a1", "4"))
 
@@ -145,7 +145,7 @@ async def test_scans_are_of_a_key_a_prefix_or_a_range(asked: Asked) -> None:
     assert (idle["nextSequence"], idle["values"]) == (5, [])
 
 
-async def test_keys_and_segments_are_paged(asked: Asked) -> None:
+async def test_keys_and_segments_are_paged(asked: AppUnderTest) -> None:
     """Each page reports whether more follow."""
     await asked.append(*((f"k{n}", "v") for n in range(5)))
     await asked.log.seal()
@@ -168,7 +168,7 @@ async def test_keys_and_segments_are_paged(asked: Asked) -> None:
     assert "endSeq" not in second[0]
 
 
-async def test_counts_are_exact_or_bounded(asked: Asked) -> None:
+async def test_counts_are_exact_or_bounded(asked: AppUnderTest) -> None:
     """A count is exact, or has bounds; it may cover a range."""
     await asked.append(("a", "1"), ("b", "2"), ("a", "3"))
 
@@ -178,7 +178,7 @@ async def test_counts_are_exact_or_bounded(asked: Asked) -> None:
     assert about["least"] <= about["count"] <= about["most"]
 
 
-async def test_a_follower_past_its_end_gets_an_empty_page(asked: Asked) -> None:
+async def test_a_follower_past_its_end_gets_an_empty_page(asked: AppUnderTest) -> None:
     """A client that polls again after the last sequence gets no error; a plain scan gets one."""
     past = {"prefix": "", "start_seq": 5, "end_seq": 3}
 
@@ -186,7 +186,7 @@ async def test_a_follower_past_its_end_gets_an_empty_page(asked: Asked) -> None:
     assert (await asked.get("scan", params=past)).status_code == 400
 
 
-async def test_whoever_follows_waits_for_what_comes(asked: Asked) -> None:
+async def test_whoever_follows_waits_for_what_comes(asked: AppUnderTest) -> None:
     """A follower gets existing records at once, else new ones, else an empty page in time."""
     await asked.append(("a", "1"))
     assert await values(asked, key="a", follow="true") == ["1"]
@@ -200,7 +200,7 @@ async def test_whoever_follows_waits_for_what_comes(asked: Asked) -> None:
     ]
     await until(lambda: asked.followers == 3)
     await asked.append(("b", "other"))
-    await asyncio.sleep(0.02)
+    await others_run()
     assert not any(one.done() for one in waiting)
     await asked.append(("a", "2"))
     assert await asyncio.gather(*waiting) == [["2"], ["2"], ["2"]]
@@ -213,7 +213,7 @@ async def test_whoever_follows_waits_for_what_comes(asked: Asked) -> None:
     assert (ended.json()["values"], ended.json()["nextSequence"]) == ([], 3)
 
 
-async def test_every_log_is_served_by_its_name(asked: Asked) -> None:
+async def test_every_log_is_served_by_its_name(asked: AppUnderTest) -> None:
     """Each log is served by its name; a missing one is a 404 until it is created."""
     path = "/api/v1/keyed"
     assert (await asked.web.get(f"{path}/other/count?key=a")).status_code == 404
@@ -237,7 +237,9 @@ async def test_opendatas_paths_need_a_log(asking: Asking) -> None:
         assert (await asked.get("count?key=a")).status_code == 404
 
 
-async def test_what_was_let_go_of_is_told_with_what_is_left(asked: Asked) -> None:
+async def test_a_read_of_retired_records_gets_410_with_the_oldest_sequence(
+    asked: AppUnderTest,
+) -> None:
     """A read of retired records gets 410, with the oldest sequence in the message."""
     await asked.append(("a", "1"))
     await asked.log.seal()
@@ -251,7 +253,7 @@ async def test_what_was_let_go_of_is_told_with_what_is_left(asked: Asked) -> Non
     assert await values(asked, key="a") == ["2"]
 
 
-async def test_a_full_log_is_a_429_that_says_when(asked: Asked) -> None:
+async def test_a_full_log_is_a_429_that_says_when(asked: AppUnderTest) -> None:
     """A full log gets 429 and nothing is appended; with a timeout, the server waits for room."""
     await asked.append(("a", "1"))
     asked.log.weather.is_full = True
@@ -261,12 +263,13 @@ async def test_a_full_log_is_a_429_that_says_when(asked: Asked) -> None:
         assert (full.status_code, full.headers["retry-after"]) == (429, "1")
         assert full.json().items() >= {"error": "LogFull", "outcome": "not_applied"}.items()
     waiting = asyncio.ensure_future(asked.post("append", {**body, "timeoutMs": 5_000}))
-    await asyncio.sleep(0.02)
+    await others_run()
+    assert not waiting.done()
     asked.log.weather.is_full = False
     assert (await waiting).json()["startSequence"] == 2
 
 
-async def test_what_is_not_durable_yet_was_asked_for(asked: Asked) -> None:
+async def test_what_is_not_durable_yet_was_asked_for(asked: AppUnderTest) -> None:
     """An append is durable unless the request says otherwise, in JSON and in protobuf."""
     body = {"records": [{"key": "a", "value": "1"}]}
     await asked.post("append", {**body, "awaitDurable": False})
@@ -295,7 +298,7 @@ async def test_what_is_not_durable_yet_was_asked_for(asked: Asked) -> None:
 )
 @pytest.mark.parametrize("lands", [False, True])
 async def test_failed_appends_say_what_is_known(
-    asked: Asked, error: Exception, status: int, outcome: str, lands: bool
+    asked: AppUnderTest, error: Exception, status: int, outcome: str, lands: bool
 ) -> None:
     """A failed append never reports success, and reports UNKNOWN if it may have landed."""
     await asked.append(("a", "1"))
@@ -310,7 +313,7 @@ async def test_failed_appends_say_what_is_known(
     assert failed.json()["status"] == "error"
 
 
-async def test_an_append_takes_the_log_back(asked: Asked) -> None:
+async def test_an_append_takes_the_log_back(asked: AppUnderTest) -> None:
     """Another process wrote: the server's next append takes the log back, without loss."""
     await asked.append(("a", "1"))
     other = await asked.lake.keyed.open(NAME, visibility="durable")
@@ -323,7 +326,7 @@ async def test_an_append_takes_the_log_back(asked: Asked) -> None:
         await other.append([(b"a", b"4")])
 
 
-async def test_appends_at_once_after_a_takeover_are_stored_once(asked: Asked) -> None:
+async def test_appends_at_once_after_a_takeover_are_stored_once(asked: AppUnderTest) -> None:
     """All parallel appends meet the fenced handle; one new handle replaces it."""
     await asked.append(("a", "0"))
     before = asked.log
@@ -334,7 +337,7 @@ async def test_appends_at_once_after_a_takeover_are_stored_once(asked: Asked) ->
     assert before.is_closed
 
 
-async def test_an_append_of_unknown_outcome_is_not_sent_again(asked: Asked) -> None:
+async def test_an_append_of_unknown_outcome_is_not_sent_again(asked: AppUnderTest) -> None:
     """The records may be in the log, so the server does not retry; the client gets UNKNOWN."""
     await asked.append(("a", "1"))
     asked.log.weather.errors.append((Fenced("taken", outcome=Outcome.UNKNOWN), True))
@@ -347,7 +350,7 @@ async def test_an_append_of_unknown_outcome_is_not_sent_again(asked: Asked) -> N
 
 
 async def test_a_log_that_others_take_at_every_try_is_a_409(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+    asked: AppUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a number of takeovers the append gets 409; nothing was appended."""
     await asked.append(("a", "1"))
@@ -377,7 +380,7 @@ async def test_a_server_that_only_reads_takes_nothing_over(asking: Asking) -> No
         assert not writer.is_fenced
 
 
-async def test_a_request_that_is_cut_off_is_answered(asked: Asked) -> None:
+async def test_a_request_that_is_cut_off_is_answered(asked: AppUnderTest) -> None:
     """If the server cancels a request, the client still gets an answer in the form of errors."""
     await asked.append(("a", "1"))
     asked.log.weather.is_full = True
@@ -397,7 +400,7 @@ async def test_a_request_that_is_cut_off_is_answered(asked: Asked) -> None:
 
 
 async def test_a_failure_outside_the_handlers_has_the_form_of_errors(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+    asked: AppUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failure in encoding gets the API's own error, and is counted."""
     failures = [RuntimeError("a mistake")]

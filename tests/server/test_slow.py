@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from kit.served import Served, served, wait_until
-from tidelog.http.client import HttpKeyed
+from kit.served import RunningServer, received, served, wait_until
+from tidelog.http.client import HttpKeyedLog
 from tidelog.server.app import ServerState
 from tidelog.server.limits import ServerLimits
 
@@ -27,35 +27,23 @@ def impatient(**limits: Any) -> ServerState:
 
 
 @pytest.fixture
-def quick() -> Iterator[Served]:
+def quick() -> Iterator[RunningServer]:
     """A server that waits for a client at most 0.3 seconds."""
     with served(state=impatient(scan_bytes_max=64 * MIB)) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def patient() -> Iterator[Served]:
+def patient() -> Iterator[RunningServer]:
     """A server with the default waits."""
     with served() as found:
         yield found
 
 
-def received(client: socket.socket) -> bytes:
-    """Return the bytes until the server ends the connection."""
-    client.settimeout(PATIENCE_S)
-    found = b""
-    try:
-        while piece := client.recv(65_536):
-            found += piece
-    except ConnectionResetError:
-        pass
-    return found
-
-
 @pytest.mark.parametrize(
     "head", [b"", b"GET /-/healthy HT", b"GET /-/healthy HTTP/1.1\r\nA: b\r\n"]
 )
-def test_a_head_that_does_not_come_ends_the_connection(quick: Served, head: bytes) -> None:
+def test_a_head_that_does_not_come_ends_the_connection(quick: RunningServer, head: bytes) -> None:
     """A head that is not completed ends the connection, even after an answered request."""
     with quick.connect() as client:
         client.sendall(head)
@@ -67,7 +55,7 @@ def test_a_head_that_does_not_come_ends_the_connection(quick: Served, head: byte
         received(client)
 
 
-def test_a_body_that_does_not_come_is_a_408(quick: Served) -> None:
+def test_a_body_that_does_not_come_is_a_408(quick: RunningServer) -> None:
     """A body that is not completed gets a 408 in the API's form, and the connection ends."""
     with quick.connect() as client:
         client.sendall(
@@ -93,7 +81,7 @@ def test_a_body_that_does_not_come_is_a_408(quick: Served) -> None:
     ],
 )
 def test_strange_heads_are_answered_in_the_apis_words(
-    patient: Served, head: bytes, status: int
+    patient: RunningServer, head: bytes, status: int
 ) -> None:
     """Any head that uvicorn accepts gets an answer of the API."""
     with patient.connect() as client:
@@ -116,7 +104,7 @@ def test_strange_heads_are_answered_in_the_apis_words(
     ],
 )
 def test_bytes_that_are_no_request_are_a_400_in_the_form_of_errors(
-    patient: Served, sent: bytes, fault: str
+    patient: RunningServer, sent: bytes, fault: str
 ) -> None:
     """The answer is counted, names the fault, and ends the connection."""
     counted = {"method": "other", "route": "other", "status": "400"}
@@ -132,7 +120,7 @@ def test_bytes_that_are_no_request_are_a_400_in_the_form_of_errors(
     wait_until(lambda: patient.sample("http_requests_in_flight") == 0)
 
 
-def test_a_sender_that_leaves_is_forgotten(quick: Served) -> None:
+def test_a_sender_that_leaves_is_forgotten(quick: RunningServer) -> None:
     """The memory reserved for the body of a client that left is free again."""
     with quick.connect() as client:
         client.sendall(
@@ -142,7 +130,7 @@ def test_a_sender_that_leaves_is_forgotten(quick: Served) -> None:
     assert quick.state.incoming.taken == 0
 
 
-def test_a_refused_body_does_not_hold_the_connection(quick: Served) -> None:
+def test_a_refused_body_does_not_hold_the_connection(quick: RunningServer) -> None:
     """A body that is too large is refused before it is sent; curl asks first."""
     with quick.connect() as client:
         client.sendall(
@@ -154,7 +142,7 @@ def test_a_refused_body_does_not_hold_the_connection(quick: Served) -> None:
     assert b"100 Continue" not in told
 
 
-def test_a_follower_that_leaves_is_forgotten(quick: Served) -> None:
+def test_a_follower_that_leaves_is_forgotten(quick: RunningServer) -> None:
     """The place of a follower that left is free again."""
     with quick.connect() as client:
         client.sendall(
@@ -164,7 +152,7 @@ def test_a_follower_that_leaves_is_forgotten(quick: Served) -> None:
     wait_until(lambda: quick.sample("log_followers") == 0)
 
 
-def slow_reader(server: Served) -> socket.socket:
+def slow_reader(server: RunningServer) -> socket.socket:
     """Return a connection whose client asked for much, and reads none of it."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -174,14 +162,14 @@ def slow_reader(server: Served) -> socket.socket:
     return client
 
 
-def fill(server: Served) -> None:
+def fill(server: RunningServer) -> None:
     """Append 24 MiB to one key."""
-    with HttpKeyed(server.url) as log:
+    with HttpKeyedLog(server.url) as log:
         for _ in range(3):
             log.append([(b"big", b"x" * MIB)] * 8)
 
 
-def test_an_answer_that_nobody_takes_is_dropped() -> None:
+def test_an_unread_answer_is_dropped_in_time() -> None:
     """An answer that its client does not read is dropped in time, with its memory."""
     state = impatient(scan_bytes_max=64 * MIB)
     with served(state=state) as server:
@@ -203,7 +191,7 @@ def test_many_clients_do_not_wait_for_a_slow_one() -> None:
 
             def one(number: int) -> list[bytes | None]:
                 key = f"client-{number}".encode()
-                with HttpKeyed(server.url) as log:
+                with HttpKeyedLog(server.url) as log:
                     log.append([(key, b"1")], durable=False)
                     log.append([(key, b"2")])
                     found: list[bytes | None] = log.scan(key).to_arrow()["value"].to_pylist()
@@ -213,5 +201,5 @@ def test_many_clients_do_not_wait_for_a_slow_one() -> None:
                 found = list(pool.map(one, range(CLIENTS)))
             assert found == [[b"1", b"2"]] * CLIENTS
             assert state.outgoing.taken > 24 * MIB, "the slow one was let go of too soon"
-        with HttpKeyed(server.url) as log:
+        with HttpKeyedLog(server.url) as log:
             assert log.next_sequence() == 24 + 2 * CLIENTS + 1

@@ -10,7 +10,7 @@ import pytest
 from kit.certificates import Authority
 from kit.served import served
 from tidelog.errors import LocationError, UsageError
-from tidelog.http.client import HttpKeyed
+from tidelog.http.client import HttpKeyedLog
 from tidelog.server.serving import ServerTls
 
 
@@ -31,14 +31,14 @@ def test_a_certificate_is_asked_for_from_both_ends(tmp_path: Path) -> None:
 
     with served(tls=tls) as server:
         assert server.url.startswith("https://")
-        with HttpKeyed(server.url, tls=known) as log:
+        with HttpKeyedLog(server.url, tls=known) as log:
             assert log.append([(b"a", b"1")]) == 1
             assert log.count(b"a") == 1
         for refused in (unknown, alone, mistrusting):
-            with HttpKeyed(server.url, tls=refused) as log, pytest.raises(LocationError):
+            with HttpKeyedLog(server.url, tls=refused) as log, pytest.raises(LocationError):
                 log.count(b"a")
         plain = server.url.replace("https", "http")
-        with HttpKeyed(plain) as log, pytest.raises(LocationError):
+        with HttpKeyedLog(plain) as log, pytest.raises(LocationError):
             log.count(b"a")
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from sim.checkers.demands import Violated
 from sim.checkers.liveness import Deadline
-from sim.kernel.faults import Dice, Fault, Jump, Request, Schedule, Script, Told
+from sim.kernel.faults import Dice, Fault, Jump, ReportedError, Request, Schedule, Script
 from sim.kernel.loop import SimLoop, run
-from sim.kernel.rates import DAYS, Rates, Worse, day_of, seeds_of, worse_of
+from sim.kernel.rates import DAYS, RarerRates, Rates, day_of, seeds_of, worse_of
 from sim.kernel.world import Client, World
 from tidelog.errors import (
     ContentionError,
@@ -44,7 +44,7 @@ def told(call: Callable[[], Coroutine[object, object, object]]) -> TidelogError 
 @pytest.mark.parametrize("happened", [True, False])
 def test_a_409_says_nothing_of_what_became_of_the_put(happened: bool) -> None:
     """A store reports NOT_APPLIED for the refused try, but an earlier try may have landed."""
-    world, client = world_of(Fault(happened=happened, told=False, error=Told.BUSY))
+    world, client = world_of(Fault(happened=happened, told=False, error=ReportedError.BUSY))
 
     error = told(lambda: client.store.put("key", b"x", if_absent=True))
 
@@ -57,7 +57,7 @@ def test_a_409_says_nothing_of_what_became_of_the_put(happened: bool) -> None:
 def test_a_short_read_gives_a_prefix_and_may_say_so() -> None:
     """A store that checks lengths raises for a short read; another returns the prefix."""
     for is_told in (True, False):
-        fault = Fault(told=is_told, error=Told.SHORT, share=0.5)
+        fault = Fault(told=is_told, error=ReportedError.SHORT, share=0.5)
         world, client = world_of(fault, index=1)
 
         async def read(client: Client = client) -> bytes:
@@ -72,7 +72,7 @@ def test_a_short_read_gives_a_prefix_and_may_say_so() -> None:
 
 def test_what_is_not_there_is_not_cut_short() -> None:
     """A get of a missing object raises ObjectNotFound, and counts no short read."""
-    world, client = world_of(Fault(told=False, error=Told.SHORT, share=0.5))
+    world, client = world_of(Fault(told=False, error=ReportedError.SHORT, share=0.5))
 
     assert isinstance(told(lambda: client.store.get("key")), LookupError)
     assert not world.struck["short"]
@@ -80,7 +80,7 @@ def test_what_is_not_there_is_not_cut_short() -> None:
 
 def test_a_refusal_is_no_answer_that_could_have_happened() -> None:
     """A client with expired credentials gets StoreRefused, and nothing is stored."""
-    world, client = world_of(Fault(happened=False, error=Told.DENIED))
+    world, client = world_of(Fault(happened=False, error=ReportedError.DENIED))
 
     assert isinstance(told(lambda: client.store.put("key", b"x")), StoreRefused)
     assert not world.store.objects
@@ -104,7 +104,7 @@ def test_a_deletion_may_be_done_in_part() -> None:
     assert world.struck["cut"] == 1
 
 
-def test_the_last_put_of_who_dies_may_land_much_later() -> None:
+def test_the_last_put_of_a_dead_client_may_land_much_later() -> None:
     """The put lands long after the client's death, and a run can wait for that moment."""
     late = Fault(happened=False, told=False, dies=True, late_us=300_000_000)
     world, client = world_of(late)
@@ -152,7 +152,7 @@ def test_a_copy_takes_what_is_under_way_along() -> None:
     assert landed == ["late"]
 
 
-def test_a_client_that_stands_still_does_nothing_and_the_world_goes_on() -> None:
+def test_a_paused_client_does_nothing_and_the_world_continues() -> None:
     """A paused client's timers wait, its request happens, and the world continues."""
     world, stopped = world_of(Fault(stops_us=60_000_000))
     other = world.client("b")
@@ -189,11 +189,11 @@ def test_a_client_that_stands_still_does_nothing_and_the_world_goes_on() -> None
 def test_clocks_jump_and_monotonic_time_only_forward() -> None:
     """Wall time may go back by an hour; monotonic time never goes back."""
 
-    class Jumping(Script):
+    class JumpingScript(Script):
         def jumps_of(self, client: str) -> list[Jump]:
             return [Jump(1_000_000, -3_600_000_000, 5_000_000), Jump(9_000_000, 7, 0)]
 
-    world = World(1, Jumping())
+    world = World(1, JumpingScript())
     clock = world.client("a").clock
 
     async def main() -> tuple[int, int]:
@@ -209,21 +209,21 @@ def request(op: str, *, at_us: int = 0, key: str = "key", client: str = "a") -> 
     return Request(client=client, index=0, op=op, key=key, size=2, at_us=at_us)
 
 
-def dice_of(worse: Worse, **more: float) -> Dice:
+def dice_of(worse: RarerRates, **more: float) -> Dice:
     return Dice(random.Random(1), Rates(**more), worse=worse, worse_random=random.Random(2))  # type: ignore[arg-type]
 
 
 def test_a_409_goes_on_for_its_key_and_ends() -> None:
     """Every put of the key gets a 409, from any client, until the spell ends."""
-    dice = dice_of(Worse(busy=1.0, spells=1.0, spell_us=1_000))
+    dice = dice_of(RarerRates(busy=1.0, spells=1.0, spell_us=1_000))
 
     first = dice.of(request("put"))
-    dice.worse = Worse(stops=1e-9)
+    dice.worse = RarerRates(stops=1e-9)
 
-    assert first.error is Told.BUSY
+    assert first.error is ReportedError.BUSY
     [spell] = dice.spells
     assert 0 < spell.until_us <= 1_000
-    assert dice.of(request("put", client="b")).error is Told.BUSY
+    assert dice.of(request("put", client="b")).error is ReportedError.BUSY
     assert not dice.of(request("put", client="b")).happened
     assert dice.of(request("put", key="other")).kind == ""
     assert dice.of(request("get")).kind == ""
@@ -234,10 +234,10 @@ def test_a_refusal_goes_on_for_its_client_and_ends() -> None:
     """A spell covers one key or all, and one kind of request or all, but only its client."""
     seen = set()
     for seed in range(40):
-        dice = dice_of(Worse(denied=1.0, spells=1.0, spell_us=1_000))
+        dice = dice_of(RarerRates(denied=1.0, spells=1.0, spell_us=1_000))
         dice.worse_random.seed(seed)
         dice.of(request("put"))
-        dice.worse = Worse(stops=1e-9)
+        dice.worse = RarerRates(stops=1e-9)
         seen.add(
             tuple(
                 dice.of(request(op, key=key)).kind == "denied"
@@ -255,7 +255,7 @@ def test_a_refusal_goes_on_for_its_client_and_ends() -> None:
 def test_what_is_worse_leaves_a_run_without_it_as_it_was() -> None:
     """A seed that once failed keeps its meaning when a day adds other faults."""
     rates = {"lost_after": 0.2, "late": 0.2}
-    plain, worse = dice_of(DAYS["as before"], **rates), dice_of(Worse(stops=1e-9), **rates)
+    plain, worse = dice_of(DAYS["as before"], **rates), dice_of(RarerRates(stops=1e-9), **rates)
 
     requests = [request(op) for op in ("put", "get", "delete") * 50]
 
@@ -314,7 +314,7 @@ def test_what_ends_in_time_is_left_alone() -> None:
         within(5, fail)
 
 
-def test_the_time_for_which_a_client_stands_still_does_not_count() -> None:
+def test_a_pause_does_not_count_for_the_deadline() -> None:
     """A pause does not count for the deadline, but late work after it does."""
     stop = Script({("a", 0): Fault(stops_us=60_000_000)})
 

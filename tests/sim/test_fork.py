@@ -16,7 +16,7 @@ from tidelog.errors import TidelogError
 
 
 @pytest.mark.parametrize("day", days())
-def test_what_is_shared_is_read_and_goes_when_nobody_needs_it(day: str, tally: Tally) -> None:
+def test_shared_records_stay_readable_while_a_fork_needs_them(day: str, tally: Tally) -> None:
     """Clients collect, pin, fork forks, destroy and die; shared records stay readable."""
     total = tally(simulate_fork(seed) for seed in seeds_of(day, 8))
 

@@ -33,7 +33,7 @@ def test_time_passes_only_when_all_wait() -> None:
     assert woken == [("soon", 60.0), ("late", 3_600.0)]
 
 
-def test_the_seed_decides_who_goes_first() -> None:
+def test_the_seed_decides_the_order_of_tasks() -> None:
     """Different seeds give different orders, and each seed repeats its order."""
 
     def order(seed: int) -> list[int]:
@@ -55,7 +55,7 @@ def test_the_seed_decides_who_goes_first() -> None:
     assert all(order(seed) == order(seed) for seed in range(20))
 
 
-def test_a_deadlock_names_who_waits() -> None:
+def test_a_deadlock_names_the_waiting_task() -> None:
     """A run that hangs raises Deadlock, which names the task and where it waits."""
 
     async def main() -> None:

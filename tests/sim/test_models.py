@@ -13,9 +13,9 @@ import pytest
 
 from sim.models import collection, slot_commit, takeover
 from sim.models.__main__ import main
-from sim.models.explore import Explored, explore
+from sim.models.explore import Exploration, explore
 from sim.models.scopes import CANARIES, HOLDING, RULES, Scope, command_of, name_of, visit
-from sim.models.slot_world import DATA, SEAL, Gone, Reading, World, Writing, sees
+from sim.models.slot_world import DATA, SEAL, FinishedAgent, ReadProgress, World, WritingAgent, sees
 from sim.models.slot_world import Scope as SlotScope
 
 Jugs = tuple[int, int]
@@ -33,7 +33,7 @@ def pour(jugs: Jugs) -> Iterator[tuple[str, Jugs]]:
     yield "five into three", (three + to_three, five - to_three)
 
 
-def explore_jugs(*, never: int, states_max: int = 100) -> Explored[Jugs]:
+def explore_jugs(*, never: int, states_max: int = 100) -> Exploration[Jugs]:
     return explore(
         (0, 0),
         pour,
@@ -137,7 +137,7 @@ def test_the_model_comes_to_what_it_is_about() -> None:
     """The scope includes takeovers with acknowledgements, strays in collected places, refusals."""
     scope = SlotScope(records=2, openers=1)
     worlds = list(reached(scope))
-    writers = [[each for each in w.agents if isinstance(each, Writing)] for w in worlds]
+    writers = [[each for each in w.agents if isinstance(each, WritingAgent)] for w in worlds]
 
     assert any(len(both) == 2 and all(one.acknowledged for one in both) for both in writers)
     assert any(one.acknowledged and one.denied for both in writers for one in both)
@@ -172,8 +172,10 @@ def test_a_writer_that_lost_an_answer_opens_again_over_itself_alone() -> None:
     """The writer takes over from itself, or learns of another's takeover and its puts' outcome."""
     worlds = list(reached(SlotScope(records=1, openers=1, resolving=True)))
     first = [world.agents[0] for world in worlds]
-    again = [each for each in first if isinstance(each, Writing) and each.before is not None]
-    fenced = [each.held for each in first if isinstance(each, Gone) and each.held is not None]
+    again = [each for each in first if isinstance(each, WritingAgent) and each.before is not None]
+    fenced = [
+        each.held for each in first if isinstance(each, FinishedAgent) and each.held is not None
+    ]
 
     assert any(each.before is not None and each.before.acknowledged for each in again)
     assert any(each.before is not None and each.before.denied for each in again)
@@ -185,8 +187,8 @@ def test_a_writer_that_lost_an_answer_opens_again_over_itself_alone() -> None:
 def test_the_model_comes_to_seals_and_whole_reads() -> None:
     """The scope includes a sealed log with records, and a reader that has read them."""
     worlds = list(reached(SlotScope(records=1, openers=0, sealer=True, reader=True)))
-    sealed = [world for world in worlds if Gone(told_sealed=True) in world.agents]
-    reads = [world.reader for world in worlds if isinstance(world.reader, Reading)]
+    sealed = [world for world in worlds if FinishedAgent(told_sealed=True) in world.agents]
+    reads = [world.reader for world in worlds if isinstance(world.reader, ReadProgress)]
 
     assert any(world.manifest.epoch == SEAL and world.manifest.tail == 1 for world in sealed)
     assert any(world.manifest.epoch != SEAL for world in sealed)

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kit.s3_servers import KEYS
-from tidelog.spark.datasource import register
+from tidelog.spark.datasource import register_source
 from tidelog.spark.session import session, stop
 
 HERE = Path(__file__).parent
@@ -26,6 +26,6 @@ def spark() -> Iterator[SparkSession]:
             patch.setenv(name, value)
         started = session(quick=True)
     # Spark looks up sources once; if that fails on a busy machine, it never looks again.
-    register(started)
+    register_source(started)
     yield started
     stop(started)

@@ -53,11 +53,15 @@ def test_some_columns_change_as_if_there_were_no_others(spark: SparkSession, lak
 
 
 def test_a_condition_chooses_among_changes(spark: SparkSession, lake: str) -> None:
-    """A pushed condition may also name time and diff, although parts have no bounds for them."""
-    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+    """The option selects as in the library; a condition in Spark may name time and diff, too."""
+    told = {"kind": "changes", "since": str(FIRST), "where": "k >= 3", "columns": "k"}
+    pushed = load(spark, lake, "keyed", **told).toArrow()
     read = load(spark, lake, "keyed", kind="changes", since=str(FIRST))
     found = read.where(f"k >= 3 AND {TIME} > {FIRST + 10} AND {DIFF} < 0").toArrow()
 
+    assert rows_of(pushed.select(["k", TIME, DIFF])) == rows_of(
+        library(lake, "keyed", FIRST, None, columns=["k"], where="k >= 3")
+    )
     whole = library(lake, "keyed", FIRST + 10, None)
     chosen = whole.filter((pc.field("k") >= 3) & (pc.field(DIFF) < 0))
     assert found.num_rows == chosen.num_rows > 0
@@ -68,7 +72,7 @@ def test_times_that_cannot_be_are_a_sentence(spark: SparkSession, lake: str) -> 
     """Bad times give a one-sentence error, as for a read of a collection."""
     for options, words in (
         ({}, "option('since'"),
-        ({"since": str(LAST), "until": str(FIRST)}, "--until is before --since"),
+        ({"since": str(LAST), "until": str(FIRST)}, "until= is before since="),
         ({"since": str(FIRST), "until": str(LAST + 1)}, "is complete up to"),
     ):
         assert words in said(spark, lake, "keyed", kind="changes", **options)

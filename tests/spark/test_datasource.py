@@ -10,6 +10,7 @@ import subprocess
 import sys
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import tidelog
-from kit.sources import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
+from kit.sources import (
+    FIRST,
+    changes,
+    changes_spec,
+    ingest,
+    make_source,
+    rows_of,
+    write_files,
+)
 from tidelog.collection.formats.times import format_time
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import AsOfNotComplete, UsageError
@@ -43,25 +52,15 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
     async def make() -> None:
         location = await open_location(str(root / "lake"), create=True)
         for name, shards in (("keyed", 3), ("appended", 1)):
-            await location.sources.create(spec_of(files, name, shards=shards))
+            await location.sources.create(keyed_spec(files, name, shards=shards))
             await ingest(location, name)
 
     asyncio.run(make())
     return str(root / "lake")
 
 
-def spec_of(files: str, name: str, *, shards: int = 1) -> SourceSpec:
-    keyed = name == "keyed"
-    return SourceSpec(
-        name=name,
-        files=files,
-        envelope="upsert" if keyed else "none",
-        key=("k",) if keyed else (),
-        delete_when="gone" if keyed else None,
-        time_column="at",
-        schema=SCHEMA,
-        shards=shards,
-    )
+def keyed_spec(files: str, name: str, **told: Any) -> SourceSpec:
+    return changes_spec(files, is_keyed=name == "keyed", name=name, **told)
 
 
 def load(spark: SparkSession, location: str, name: str, **options: str) -> DataFrame:
@@ -117,7 +116,7 @@ def test_relative_times_read_as_on_the_command_line(lake: str) -> None:
     assert (found.after, found.as_of) == (FIRST, newest)
     with pytest.raises(AsOfNotComplete, match="is complete up to 1970"):
         asyncio.run(choose_pin(read_settings({**here, "asof": "-1h"}, {})))
-    with pytest.raises(UsageError, match="--until is before --since"):
+    with pytest.raises(UsageError, match="until= is before since="):
         asyncio.run(choose_pin(read_settings({**changes, "since": "-1h"}, {})))
 
 
@@ -154,7 +153,7 @@ def test_a_dataframe_stays_at_its_time_while_others_commit(
         await ingest(location, "keyed")
 
     async def make() -> Location:
-        return await make_source(tmp_path / "lake", spec_of(files, "keyed"))
+        return await make_source(tmp_path / "lake", keyed_spec(files, "keyed"))
 
     asyncio.run(make())
     asyncio.run(feed())
@@ -321,7 +320,7 @@ def test_a_schema_of_the_users_is_refused(spark: SparkSession, lake: str) -> Non
         reader.load("keyed").collect()
 
 
-def test_a_collection_made_anew_is_not_read_for_the_old_one(
+def test_a_frame_does_not_read_a_new_collection_of_the_name(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """A DataFrame of a dropped collection must not read a new one of the same name."""
@@ -330,7 +329,7 @@ def test_a_collection_made_anew_is_not_read_for_the_old_one(
 
     async def make() -> None:
         location = await open_location(place, create=True)
-        await location.sources.create(spec_of(files, "keyed"))
+        await location.sources.create(keyed_spec(files, "keyed"))
         await ingest(location, "keyed")
 
     async def drop() -> None:
@@ -380,7 +379,7 @@ register(spark)
 reader = spark.read.format("tidelog")
 print("rows", reader.load("keyed").count())
 try:
-    reader.option("timestampAsOf", "2013-01-15").load("keyed")
+    reader.option("snapshot-id", "7").load("keyed")
 except PySparkException as error:
     print("message", repr(str(error)))
 with tidelog.connect(sys.argv[1]) as lake:
@@ -428,5 +427,5 @@ def test_a_session_of_an_environment_that_is_not_activated_reads_it(
     (told,) = [line for line in answer.stdout.splitlines() if line.startswith("message ")]
     assert told.count("\\n") <= 7
     first = told.partition("\\n")[0]
-    assert "unknown option 'timestampAsOf'" in first
+    assert "unknown option 'snapshot-id'" in first
     assert "use option('asOf', TIME)" in first.replace("\\", "")

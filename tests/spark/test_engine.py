@@ -12,10 +12,20 @@ from pyspark.sql import SparkSession
 
 from kit.packing import packed
 from kit.s3_servers import KEYS, MotoServer
-from kit.sources import FIRST, SCHEMA, changes, ingest, make_source, rows_of, write_files
+from kit.sources import (
+    FIRST,
+    changes,
+    changes_spec,
+    ingest,
+    make_source,
+    rows_of,
+    sums_of,
+    write_files,
+)
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.ingest.compute import Job
 from tidelog.collection.ingest.engine import TickParts
+from tidelog.collection.ingest.ingest import Tick
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.port import RawSource, SurveyResult
 from tidelog.collection.source.survey_result import SurveyJob
@@ -39,31 +49,19 @@ def engine_for(
     return SparkEngine(spark, location_url=location.url, clock=location.clock, settings=settings)
 
 
-def spec_of(
-    files: str, *, format: str = "json", envelope: str = "upsert", shards: int = 1
-) -> SourceSpec:
-    keyed = envelope == "upsert"
-    return SourceSpec(
-        name="c",
-        files=files,
-        format=format,
-        envelope=envelope,
-        key=("k",) if keyed else (),
-        delete_when="gone" if keyed else None,
-        time_column="at",
-        schema=SCHEMA,
-        shards=shards,
-    )
+async def both(
+    spark: SparkSession, folder: Path, spec: SourceSpec, settings: TickSettings
+) -> tuple[Location, Location, list[Tick]]:
+    """Ingest with both engines and compare; return both locations, and the ticks of Spark's."""
+    by_hand = await make_source(folder / "local", spec)
+    by_spark = await make_source(folder / "spark", spec)
+    expected = await ingest(by_hand, "c")
+    ticks = await ingest(by_spark, "c", engine=engine_for(spark, by_spark, settings))
 
-
-async def sums_of(location: Location) -> list[bytes]:
-    """Return each shard's T: equal sums are equal updates, each at its own time."""
-    found = []
-    for name in ("c", "c_errors"):
-        collection = await location.collection(name)
-        await collection.refresh()
-        found += [shard.state.totals.sum_t for shard in collection.shards]
-    return found
+    told = [(t.lower, t.upper, t.rows, t.bad, t.late, dict(t.dropped)) for t in ticks]
+    assert told == [(t.lower, t.upper, t.rows, t.bad, t.late, dict(t.dropped)) for t in expected]
+    assert await sums_of(by_spark) == await sums_of(by_hand)
+    return by_hand, by_spark, ticks
 
 
 @pytest.mark.parametrize(
@@ -90,17 +88,11 @@ async def test_both_engines_give_the_same_collection(
 ) -> None:
     """The committed updates must not depend on the engine, or two ingesters would disagree."""
     files = write_files(tmp_path / "in", format, changes(240))
-    spec = spec_of(files, format=format, envelope=envelope, shards=shards)
+    is_keyed = envelope == "upsert"
+    spec = changes_spec(files, is_keyed=is_keyed, format=format, shards=shards)
 
-    by_hand = await make_source(tmp_path / "local", spec)
-    by_spark = await make_source(tmp_path / "spark", spec)
-    expected = await ingest(by_hand, "c")
-    ticks = await ingest(by_spark, "c", engine=engine_for(spark, by_spark, settings))
-
-    told = [(t.lower, t.upper, t.rows, t.bad, t.late, dict(t.dropped)) for t in ticks]
-    assert told == [(t.lower, t.upper, t.rows, t.bad, t.late, dict(t.dropped)) for t in expected]
+    by_hand, by_spark, ticks = await both(spark, tmp_path, spec, settings)
     assert sum(t.bad for t in ticks) >= 3
-    assert await sums_of(by_spark) == await sums_of(by_hand)
     for time in (FIRST - 1, FIRST + 7, FIRST + 30, FIRST + 47):
         for name in ("c", "c_errors"):
             ours = await (await by_spark.collection(name)).consolidated(time)
@@ -118,17 +110,10 @@ async def test_compressed_text_is_the_same_to_both_engines(
         file.with_suffix(f".{format}{suffix}").write_bytes(
             packed(file.read_bytes(), suffix, (900,))
         )
-    spec = spec_of(f"{tmp_path}/in/*{suffix}", format=format)
+    spec = changes_spec(f"{tmp_path}/in/*{suffix}", format=format)
 
-    by_hand = await make_source(tmp_path / "local", spec)
-    by_spark = await make_source(tmp_path / "spark", spec)
-    expected = await ingest(by_hand, "c")
-    ticks = await ingest(
-        by_spark, "c", engine=engine_for(spark, by_spark, replace(CUT, driver_bytes=0))
-    )
-    assert [(t.upper, t.rows, t.bad) for t in ticks] == [(t.upper, t.rows, t.bad) for t in expected]
+    _, _, ticks = await both(spark, tmp_path, spec, replace(CUT, driver_bytes=0))
     assert sum(t.bad for t in ticks) >= 3
-    assert await sums_of(by_spark) == await sums_of(by_hand)
 
 
 async def test_json_arrays_are_the_same_to_both_engines(
@@ -140,16 +125,10 @@ async def test_json_arrays_are_the_same_to_both_engines(
     for file in (tmp_path / "lines").iterdir():
         text = "[\n" + ",\n".join(file.read_text().splitlines()).replace('"at":,', '"at":},') + "]"
         (tmp_path / "in" / file.name).write_text(text)
-    spec = spec_of(f"{tmp_path}/in/*.json", format="json-array")
+    spec = changes_spec(f"{tmp_path}/in/*.json", format="json-array")
 
-    by_hand = await make_source(tmp_path / "local", spec)
-    by_spark = await make_source(tmp_path / "spark", spec)
-    expected = await ingest(by_hand, "c")
-    settings = replace(CUT, driver_bytes=0)
-    ticks = await ingest(by_spark, "c", engine=engine_for(spark, by_spark, settings))
-    assert [(t.upper, t.rows, t.bad) for t in ticks] == [(t.upper, t.rows, t.bad) for t in expected]
+    _, _, ticks = await both(spark, tmp_path, spec, replace(CUT, driver_bytes=0))
     assert (sum(t.rows for t in ticks), sum(t.bad for t in ticks)) == (240, 9)
-    assert await sums_of(by_spark) == await sums_of(by_hand)
 
 
 async def test_executors_reach_buckets_as_they_reach_disks(
@@ -164,9 +143,9 @@ async def test_executors_reach_buckets_as_they_reach_disks(
     inputs = open_store(moto.url("spark/in"), clock=SystemClock())
     for file in (tmp_path / "in").iterdir():
         await inputs.put(file.name, file.read_bytes())
-    by_hand = await make_source(tmp_path / "local", spec_of(files, format="csv"))
+    by_hand = await make_source(tmp_path / "local", changes_spec(files, format="csv"))
     await ingest(by_hand, "c")
-    by_spark = await make_source(place, spec_of(moto.source_url("spark/in"), format="csv"))
+    by_spark = await make_source(place, changes_spec(moto.source_url("spark/in"), format="csv"))
     await ingest(by_spark, "c", engine=engine_for(spark, by_spark, CUT))
 
     read = spark.read.format("tidelog").option("location", place).load("c").toArrow()
@@ -181,7 +160,7 @@ def test_the_first_bad_record_is_told_of_alike(spark: SparkSession, tmp_path: Pa
     files = write_files(tmp_path / "in", "json", changes(300))
 
     async def first_error(settings: TickSettings | None, root: str) -> str | None:
-        location = await make_source(tmp_path / root, spec_of(files))
+        location = await make_source(tmp_path / root, changes_spec(files))
         engine = None if settings is None else engine_for(spark, location, settings)
         ticks = await ingest(location, "c", engine=engine, bytes_max=10**6)
         computed = ticks[0].computed
@@ -200,7 +179,7 @@ def test_what_executors_asked_of_stores_is_told(spark: SparkSession, tmp_path: P
     files = write_files(tmp_path / "in", "json", changes(2_000))
 
     async def run(settings: TickSettings) -> TickParts:
-        location = await make_source(tmp_path / str(settings.small_bytes), spec_of(files))
+        location = await make_source(tmp_path / str(settings.small_bytes), changes_spec(files))
         engine = engine_for(spark, location, settings)
         computed = (await ingest(location, "c", engine=engine, bytes_max=10**6))[0].computed
         assert computed is not None
@@ -222,7 +201,7 @@ async def test_the_driver_reads_none_of_the_data(
     """The driver reads almost nothing, or a cluster would ingest no faster than one process."""
     files = write_files(tmp_path / "in", format, changes(600))
     size = sum(path.stat().st_size for path in (tmp_path / "in").iterdir())
-    spec = replace(spec_of(files, format=format), time_column="at" if timed else None)
+    spec = replace(changes_spec(files, format=format), time_column="at" if timed else None)
     location = await make_source(tmp_path / "lake", spec)
     settings = replace(CUT, driver_bytes=0, task_bytes_max=20_000)
     engine = engine_for(spark, location, settings)
@@ -236,7 +215,7 @@ async def test_the_driver_reads_none_of_the_data(
     assert ingester.surveyed.read_bytes >= size
 
 
-def test_only_who_writes_all_of_a_shard_puts_parts_into_its_state(
+def test_only_a_task_that_writes_a_whole_shard_stores_parts_inline(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Only a task that writes a whole shard stores small parts in its state, which stays small."""
@@ -244,7 +223,7 @@ def test_only_who_writes_all_of_a_shard_puts_parts_into_its_state(
 
     async def inline_of(settings: TickSettings, *, shards: int) -> int:
         root = tmp_path / f"{settings.small_bytes}-{shards}"
-        location = await make_source(root, spec_of(files, shards=shards))
+        location = await make_source(root, changes_spec(files, shards=shards))
         engine = engine_for(spark, location, settings)
         ticks = await ingest(location, "c", engine=engine, bytes_max=10**6)
         computed = ticks[0].computed
@@ -295,7 +274,7 @@ def test_errors_in_executors_come_back_as_they_are(
     file = tmp_path / "in" / "1.json"
 
     async def run(text: str | None, root: str) -> None:
-        location = await make_source(tmp_path / root, spec_of(files))
+        location = await make_source(tmp_path / root, changes_spec(files))
         engine = Meddler(engine_for(spark, location, settings), file, text)
         await ingest(location, "c", engine=engine, bytes_max=10**6)
 
@@ -317,7 +296,7 @@ def test_a_store_that_fails_in_executors_is_a_location_error(
     files = write_files(tmp_path / "in", "json", changes(2_000))
 
     async def run() -> None:
-        location = await make_source(tmp_path / "lake", spec_of(files))
+        location = await make_source(tmp_path / "lake", changes_spec(files))
         _, rendition = await location.sources.find("c")
         blocked = tmp_path / "lake" / "shard" / rendition.shards[0]
         blocked.parent.mkdir(parents=True, exist_ok=True)
@@ -328,14 +307,12 @@ def test_a_store_that_fails_in_executors_is_a_location_error(
         asyncio.run(run())
 
 
-def test_a_location_made_anew_at_its_old_place_is_written(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_replaced_location_is_written(spark: SparkSession, tmp_path: Path) -> None:
     """A worker's open store must not rely on directories of a location that was replaced."""
     files = write_files(tmp_path / "in", "json", changes(2_000))
 
     async def run() -> int:
-        location = await make_source(tmp_path / "lake", spec_of(files))
+        location = await make_source(tmp_path / "lake", changes_spec(files))
         ticks = await ingest(location, "c", engine=engine_for(spark, location), bytes_max=10**6)
         return sum(tick.rows for tick in ticks)
 
@@ -354,15 +331,15 @@ def test_a_location_that_executors_cannot_reach_is_refused(spark: SparkSession) 
 def test_a_stopped_session_is_told_in_a_sentence(tmp_path: Path) -> None:
     """After the user stops the session, an ingest raises a one-sentence LocationError."""
 
-    class Stopped:
+    class StoppedSpark:
         class sparkContext:  # noqa: N801 - Spark's name
             _jsc = None
 
     files = write_files(tmp_path / "in", "json", changes(10))
 
     async def run() -> None:
-        location = await make_source(tmp_path / "lake", spec_of(files))
-        engine = engine_for(Stopped(), location)  # type: ignore[arg-type]
+        location = await make_source(tmp_path / "lake", changes_spec(files))
+        engine = engine_for(StoppedSpark(), location)  # type: ignore[arg-type]
         await ingest(location, "c", engine=engine)
 
     with pytest.raises(LocationError, match="session was stopped"):

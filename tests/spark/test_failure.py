@@ -66,14 +66,14 @@ class Errand:
     location_url: str
 
 
-def test_what_nobody_foresaw_is_no_failure_of_a_store(tmp_path: Path) -> None:
+def test_an_unexpected_error_of_a_task_is_an_invariant_error(tmp_path: Path) -> None:
     """Spark would retry an unexpected error without end, so it becomes an InvariantError."""
 
     async def breaking(share: object, bench: object) -> None:
         raise KeyError("no such thing")
 
     share: Any = Errand(str(tmp_path))
-    found = task._at_bench(share, breaking)
+    found = task._with_worker(share, breaking)
     assert isinstance(found, InvariantError)
     assert "KeyError: 'no such thing'" in str(found)
     assert isinstance(pickle.loads(pickle.dumps(found)), InvariantError)
@@ -87,4 +87,4 @@ def test_a_lack_of_memory_is_tried_again_elsewhere(tmp_path: Path) -> None:
 
     share: Any = Errand(str(tmp_path))
     with pytest.raises(MemoryError):
-        task._at_bench(share, breaking)
+        task._with_worker(share, breaking)

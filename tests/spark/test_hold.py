@@ -7,8 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from kit.sources import SCHEMA, changes, ingest, write_files
-from tidelog.collection.spec_types import SourceSpec
+from kit.sources import changes, changes_spec, ingest, write_files
 from tidelog.core.clock import SystemClock
 from tidelog.errors import HoldExpired, PartMissing, ReadOvertaken, UsageError
 from tidelog.location import Location, open_location
@@ -23,10 +22,7 @@ async def lake(tmp_path: Path) -> Location:
     """A location with a collection ``c`` of several batches, each an object of its own."""
     location = await open_location(str(tmp_path / "lake"), create=True)
     files = write_files(tmp_path / "in", "json", changes(240))
-    spec = SourceSpec(
-        name="c", files=files, envelope="upsert", key=("k",), time_column="at", schema=SCHEMA
-    )
-    await location.sources.create(spec)
+    await location.sources.create(changes_spec(files))
     with patch.object(part, "INLINE_BYTES", 0):
         await ingest(location, "c", bytes_max=4_000)
     return location

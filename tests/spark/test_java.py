@@ -160,7 +160,7 @@ def test_a_launcher_before_a_launcher_works(tmp_path: Path) -> None:
     assert run(second, "Main") == ["Main"]
 
 
-def test_where_the_cache_cannot_be_written_a_temporary_one_serves(tmp_path: Path) -> None:
+def test_a_read_only_cache_is_replaced_by_a_temporary_one(tmp_path: Path) -> None:
     """Read-only homes are common in containers. The file at the path stops even root."""
     fake_java(tmp_path / "home")
     (tmp_path / "cache").write_text("a file where a directory should be")

@@ -10,8 +10,8 @@ from tidelog.errors import LocationError
 from tidelog.spark.kept_store import choose_layer, reading_from
 from tidelog.spark.scan import Scan
 from tidelog.store.memory import MemoryStore
-from tidelog.store.wrappers.cached import Cached
-from tidelog.store.wrappers.hedged import Hedged
+from tidelog.store.wrappers.cached import CachedStore
+from tidelog.store.wrappers.hedged import HedgedStore
 from tidelog.store.wrapping import NOTHING_TOLD, Wrapping, wrap
 
 URL = "s3://bucket/lake?endpoint=http://127.0.0.1:9&region=us-east-1"
@@ -24,13 +24,13 @@ def test_copies_are_kept_where_tasks_share_parts() -> None:
     """Tasks that share parts get a cache by default; the URL can force it on or off."""
     for scans, cached in (([ALONE], False), ([ALONE, SHARED], True)):
         with reading_from(URL, scans) as store:
-            assert isinstance(store, Cached if cached else Hedged)
+            assert isinstance(store, CachedStore if cached else HedgedStore)
     with reading_from(f"{URL}&cache=1MiB&hedge=off", [ALONE]) as store:
-        assert isinstance(store, Cached)
+        assert isinstance(store, CachedStore)
     with reading_from(f"{URL}&cache=off", [SHARED]) as store:
-        assert isinstance(store, Hedged)
+        assert isinstance(store, HedgedStore)
     with reading_from("file:///some/lake", [SHARED]) as store:
-        assert not isinstance(store, Cached | Hedged)
+        assert not isinstance(store, CachedStore | HedgedStore)
 
 
 def test_the_store_is_kept_until_it_fails() -> None:

@@ -19,7 +19,7 @@ def test_compaction_is_done_on_spark_where_it_is_asked_for(
     """The command starts a session, merges with it, and stops it."""
     with connect(tmp_path, create=True) as lake, lake.keyed.create("k") as log:
         log.append([(b"a", b"1"), (b"b", b"2")])
-    words = ["--location", str(tmp_path), "keyed", "compact", "k", "--everything"]
+    words = ["--location", str(tmp_path), "keyed", "compact", "k", "--full"]
     with (
         patch("tidelog.spark.session.session", return_value=spark) as started,
         patch("tidelog.spark.session.stop") as stopped,

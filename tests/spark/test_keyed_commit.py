@@ -18,10 +18,10 @@ from tidelog.core.clock import SystemClock
 from tidelog.errors import Fenced, ReadOvertaken, TidelogError, UsageError
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.maintenance import plan
-from tidelog.keyed.query import Keys
+from tidelog.keyed.values import Keys
 from tidelog.spark.keyed import commit
 from tidelog.spark.keyed.commit import commit_batch, is_committed
-from tidelog.spark.keyed.staging import SENT, Staged, StagedBlock, packed_records
+from tidelog.spark.keyed.staging import SENT, StagedBatch, StagedBlock, packed_records
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Object, Store
 
@@ -30,7 +30,7 @@ QUERY = "query:q"
 
 
 @dataclass
-class Halting:
+class MortalStore:
     """A store of a process that is killed at its n-th write, counted from 0.
 
     The write lands (``after``), does not land (``before``), or is delayed until `arrive`
@@ -44,7 +44,7 @@ class Halting:
     writes: int = 0
     requests: int = 0
     at_request: int = 10**9
-    then: Halting | None = None
+    then: MortalStore | None = None
     halted: asyncio.Event = field(default_factory=asyncio.Event)
     late: list[tuple[str, bytes, bool, str | None]] = field(default_factory=list)
 
@@ -123,14 +123,14 @@ def block(records: Sequence[tuple[bytes, bytes]]) -> StagedBlock:
     return StagedBlock(rows=table.num_rows, num_bytes=table.nbytes, data=packed_records(table))
 
 
-async def staged(store: Store, number: int) -> Staged:
+async def staged(store: Store, number: int) -> StagedBatch:
     """Stage a batch as a task does: one block in the answer, one in an object."""
     there = block(rows(number)[2:])
     path = f"keyed/log/run/00000000/{SystemClock().unique()}-staged.arrow"
     await store.put(path, there.data or b"")
     digest = xxhash.xxh3_128_digest(there.data or b"")
     lies = StagedBlock(rows=there.rows, num_bytes=there.num_bytes, path=path, digest=digest)
-    return Staged((block(rows(number)[:2]), lies))
+    return StagedBatch((block(rows(number)[:2]), lies))
 
 
 async def values_of(store: Store) -> list[bytes]:
@@ -140,9 +140,9 @@ async def values_of(store: Store) -> list[bytes]:
     return [row["value"] for row in found.sort_by("sequence").to_pylist()]
 
 
-async def killed(store: Store, number: int, lands: str) -> Halting:
+async def killed(store: Store, number: int, lands: str) -> MortalStore:
     """Begin to commit batch 1 in a process that is killed at a write."""
-    process, before = Halting(store, number, lands), asyncio.all_tasks()
+    process, before = MortalStore(store, number, lands), asyncio.all_tasks()
     work = asyncio.create_task(
         commit_batch(logs_on(process), "log", await staged(store, 1), (QUERY, 1))
     )
@@ -177,7 +177,7 @@ async def test_a_batch_is_there_once_whenever_its_committer_was_killed(
             process = await killed(store, number, lands)
             if between != "nothing":
                 log = await logs_on(store).open("log")
-                await log.compact(everything=True)
+                await log.compact(full=True)
                 if between == "collected":
                     await log.collect(after_us=0)
                 await log.close()
@@ -200,7 +200,7 @@ async def test_what_lands_late_is_not_there_a_second_time() -> None:
             store = await begun()
             first = await killed(store, number, LATE)
             assert first.late
-            second = Halting(store, at_request=at, then=first)
+            second = MortalStore(store, at_request=at, then=first)
             await commit_batch(logs_on(second), "log", await staged(store, 1), (QUERY, 1))
             assert Counter(await values_of(store)) == expected, (number, at)
             if second.requests <= at:
@@ -228,7 +228,7 @@ async def test_batches_come_in_order_and_older_ones_never_again() -> None:
     assert not [key for key in listed if key.endswith("-staged.arrow")]
 
 
-async def test_several_who_commit_one_batch_at_once_append_it_once() -> None:
+async def test_concurrent_commits_of_one_batch_append_it_once() -> None:
     """If several committers commit one batch, one appends it; the others see it or are fenced."""
     expected = Counter(value for number in (0, 1) for _, value in rows(number))
     for _ in range(10):
@@ -250,7 +250,7 @@ async def test_without_a_name_each_commit_appends() -> None:
         assert await commit_batch(logs_on(store), "log", await staged(store, 1), None)
 
     assert len(await values_of(store)) == 15
-    assert not await commit_batch(logs_on(store), "log", Staged(()), (QUERY, 9))
+    assert not await commit_batch(logs_on(store), "log", StagedBatch(()), (QUERY, 9))
 
 
 async def test_what_was_swept_is_told_and_nothing_is_appended() -> None:

@@ -20,7 +20,7 @@ from kit.keyed_lake import (
 )
 from tidelog.blocking.portal import Portal
 from tidelog.errors import HandleError, SequenceRetired, UsageError
-from tidelog.keyed.query import KeyedQuery, Keys
+from tidelog.keyed.values import KeyedQuery, Keys
 from tidelog.spark.keyed import frame, share
 from tidelog.spark.keyed.frame import keyed_view
 
@@ -89,7 +89,7 @@ def test_a_frame_stays_what_it_was_and_a_later_one_goes_on_from_there(
         log = location.keyed.open("log")
         view = log.spark_view(spark)
         log.append([(b"new", b"1")])
-        log.compact(everything=True)
+        log.compact(full=True)
         log.collect()
         assert rows_in(view.frame.toArrow()) == before
         later = log.to_spark(spark, start=view.next_sequence)

@@ -21,7 +21,7 @@ from tidelog.spark.keyed.merger import SparkRunMerger
 def compacted(log: Any, spark: SparkSession, *, task_bytes: int) -> int:
     by_tasks = SparkRunMerger(spark, least_bytes=0, task_bytes=task_bytes)
     work = Compactor(state_handle=log._inner.state_handle, merger=by_tasks)
-    found: int = log._portal.run(work.compact(everything=True))
+    found: int = log._portal.run(work.compact(full=True))
     return found
 
 
@@ -114,12 +114,12 @@ def test_small_merges_are_done_here_and_large_ones_by_the_session_that_is_given(
     real = run_job
     monkeypatch.setattr(merger, "run_job", counted)
     make_runs(tmp_path)
-    on_keyed(tmp_path, "log", lambda log: log.compact(everything=True, spark=spark))
+    on_keyed(tmp_path, "log", lambda log: log.compact(full=True, spark=spark))
     assert not asked
     assert len(runs_of(tmp_path)) == 1
 
     other = tmp_path / "other"
     make_runs(other)
     monkeypatch.setattr(merger, "SparkRunMerger", partial(SparkRunMerger, least_bytes=0))
-    on_keyed(other, "log", lambda log: log.compact(everything=True, spark=spark))
+    on_keyed(other, "log", lambda log: log.compact(full=True, spark=spark))
     assert len(asked) == 1

@@ -170,7 +170,7 @@ def test_a_bucket_is_written_and_read_by_tasks(spark: SparkSession, seaweed: Sea
         writer = frame.write.format("tidelog").option("kind", "keyed").option("location", url)
         writer.mode("append").save("orders")
         log = location.keyed.open("orders")
-        log.compact(everything=True)
+        log.compact(full=True)
         log.append([(b"k3", b"loose")])
         expected = rows_in(log.scan(b"k3").to_arrow())
         by_handle = rows_in(log.to_spark(spark, b"k3").toArrow())

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import datasource as spark_filters
 from pyspark.sql.types import StructType
 
 from kit.keyed_lake import append_keyed, compact_and_collect, keyed_rows, make_keyed, rows_in
 from tidelog.spark.datasource import TidelogDataSource
 from tidelog.spark.keyed import share
 from tidelog.spark.keyed.pin import KEYED_SCHEMA
-from tidelog.spark.keyed.source import FilteringKeyedReader
 from tidelog.spark.options import SourceError
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 @pytest.fixture(scope="module")
@@ -68,22 +68,17 @@ def test_conditions_give_what_spark_gives_by_itself(spark: SparkSession, lake: P
         assert found
 
 
-def test_pushed_conditions_leave_out_parts_and_fragments(lake: Path) -> None:
-    """A reader with conditions plans tasks only for objects that may match."""
-    source = TidelogDataSource({"kind": "keyed", "location": str(lake), "path": "orders"})
-    source.schema()
-    pin = source._pin
-    reader = FilteringKeyedReader(pin)  # type: ignore[arg-type]
-    kept = [spark_filters.GreaterThan(("sequence",), 650), spark_filters.IsNotNull(("key",))]
+def test_a_condition_of_one_query_does_not_narrow_another(spark: SparkSession, lake: Path) -> None:
+    """Spark may keep the plan of a query with conditions for others of the same DataFrame."""
+    frame = load(spark, lake)
+    whole = frame.count()
 
-    assert list(reader.pushFilters(kept)) == kept
-    assert not reader._pin.parts
-    assert len(reader._pin.loose) == 2
-    again = FilteringKeyedReader(pin)  # type: ignore[arg-type]
-    assert list(again.pushFilters([spark_filters.EqualTo(("key",), b"zz")]))
-    # A fragment of 200 records and 13 keys lists its keys; parts have only bounds.
-    assert not again._pin.loose
-    assert len(again._pin.parts) == 3
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        assert 0 < frame.where("key = X'6b33'").count() < whole
+        assert frame.count() == whole
+    finally:
+        spark.conf.unset(PUSHDOWN)
 
 
 def test_each_record_is_in_one_share(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +121,7 @@ def test_a_dataframe_stays_what_it_was_when_it_was_loaded(
         ({"start": "9999"}, r"start 9999 is after the end of the log: start at 1001"),
         ({"keyHex": "xyz"}, r"\[TIDELOG_USAGE_ERROR\] a key or a prefix is not valid hex"),
         ({"checkpoint": "c"}, r"\[TIDELOG_NO_SUCH_CHECKPOINT\]"),
-        ({"start": "latest"}, r"start 'latest' needs readStream"),
+        ({"start": "latest"}, r"start 'next' needs readStream"),
     ],
 )
 def test_errors_are_a_sentence_each(lake: Path, options: dict[str, str], told: str) -> None:

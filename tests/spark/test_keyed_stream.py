@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
@@ -19,8 +18,8 @@ from kit.keyed_lake import (
     make_keyed,
     on_keyed,
 )
-from spark.test_log_stream import QUERY_STARTS_MAX
-from tidelog.keyed.query import KeyedQuery, Keys
+from kit.spark_queries import run_available
+from tidelog.keyed.values import KeyedQuery, Keys
 from tidelog.spark.keyed.options import KeyedReadSettings
 from tidelog.spark.keyed.stream import KeyedStreamReader
 from tidelog.spark.keyed.wanted import KeyedScope, scope_of
@@ -33,29 +32,10 @@ def stream(spark: SparkSession, lake: Path, **options: str) -> DataFrame:
 
 
 def copy(frame: DataFrame, lake: Path, check: str = "check") -> list[int]:
-    """Write a stream's keys and values into the log ``copy``; return the batches' row counts.
-
-    Spark gives the Python process of a query ten seconds to start, without a setting for it. If a
-    busy machine takes longer, the query is started again.
-    """
-    for _ in range(QUERY_STARTS_MAX - 1):
-        try:
-            return _copy(frame, lake, check)
-        except PySparkException as error:
-            if "failed to connect back" not in str(error):
-                raise
-    return _copy(frame, lake, check)
-
-
-def _copy(frame: DataFrame, lake: Path, check: str) -> list[int]:
+    """Write a stream's keys and values into the log ``copy``; return the batches' row counts."""
     writer = frame.select("key", "value").writeStream.format("tidelog").option("kind", "keyed")
     writer = writer.options(location=str(lake), checkpointLocation=str(lake / check))
-    query = writer.trigger(availableNow=True).start("copy")
-    try:
-        query.awaitTermination()
-        return [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
-    finally:
-        query.stop()
+    return [p["numInputRows"] for p in run_available(writer, "copy") if p["numInputRows"]]
 
 
 def values(lake: Path, name: str) -> list[tuple[bytes, bytes]]:

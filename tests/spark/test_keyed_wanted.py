@@ -2,74 +2,48 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import datasource as spark_filters
 
 from tidelog.errors import UsageError
 from tidelog.keyed.format.part import RunPart
-from tidelog.keyed.query import KeyedQuery, Keys
-from tidelog.keyed.values import KEYED_RECORDS
+from tidelog.keyed.values import KEYED_RECORDS, KeyedQuery, Keys
 from tidelog.spark.keyed.options import (
     check_keyed_for_batch,
     check_keyed_for_stream,
     read_keyed_settings,
     read_keyed_write_settings,
 )
-from tidelog.spark.keyed.wanted import KEYS_MAX, KeyedScope, scope_of
+from tidelog.spark.keyed.wanted import KeyedScope, scope_of
 
 KEYS = st.binary(max_size=2) | st.sampled_from([b"", b"\xff", b"\xff\xff", b"a\x00"])
 SEQUENCES = st.integers(1, 30)
 ROWS = st.lists(st.tuples(KEYS, SEQUENCES), max_size=20, unique_by=lambda row: row[1])
+QUERIES = st.builds(
+    lambda keys, start, rows: KeyedQuery(keys=keys, start=start, limit=rows and start + rows),
+    st.just(Keys.all()) | KEYS.map(Keys.one) | KEYS.map(Keys.prefix),
+    SEQUENCES,
+    st.none() | SEQUENCES,
+)
 
 
-def condition(name: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    kinds = ("EqualTo", "GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
-    plain = st.builds(
-        lambda kind, value: getattr(spark_filters, kind)((name,), value),
-        st.sampled_from(kinds),
-        values,
-    )
-    many = st.lists(values, min_size=1, max_size=4).map(
-        lambda chosen: spark_filters.In((name,), tuple(chosen))
-    )
-    return plain | many | plain.map(spark_filters.Not)
-
-
-CONDITIONS = st.lists(condition("key", KEYS) | condition("sequence", SEQUENCES), max_size=4)
-
-
-def fulfils(row: tuple[bytes, int], each: Any) -> bool:
-    """Return Spark's result of a condition on a row."""
-    kind = type(each).__name__
-    if kind == "Not":
-        return not fulfils(row, each.child)
-    value: Any = row[0] if each.attribute == ("key",) else row[1]
-    if kind == "In":
-        return value in each.value
-    compare = {
-        "EqualTo": operator.eq,
-        "GreaterThan": operator.gt,
-        "GreaterThanOrEqual": operator.ge,
-        "LessThan": operator.lt,
-        "LessThanOrEqual": operator.le,
-    }
-    return bool(compare[kind](value, each.value))
-
-
-@given(rows=ROWS, conditions=CONDITIONS)
-def test_conditions_leave_out_no_row_that_fulfils_them(
-    rows: list[tuple[bytes, int]], conditions: list[Any]
+@given(rows=ROWS, query=QUERIES)
+def test_a_scope_leaves_out_no_row_of_its_query(
+    rows: list[tuple[bytes, int]], query: KeyedQuery
 ) -> None:
-    """Neither loose records nor parts that match are left out; Spark filters the rest."""
-    scope = KeyedScope().narrowed(conditions)
+    """A scope returns exactly the rows of a query, and keeps each part that holds one."""
+    scope = scope_of(query)
     rows = sorted(rows, key=lambda row: row[1])
-    wanted = [row for row in rows if all(fulfils(row, each) for each in conditions)]
+    limit = 2**63 if query.limit is None else query.limit
+    wanted = [
+        (key, sequence)
+        for key, sequence in rows
+        if query.start <= sequence < limit and query.keys.contains(key)
+    ]
     given = [
         {"key": key, "sequence": sequence, "timestamp_us": 0, "value": b""}
         for key, sequence in rows
@@ -77,28 +51,20 @@ def test_conditions_leave_out_no_row_that_fulfils_them(
     table = pa.Table.from_pylist(given, schema=KEYED_RECORDS)
 
     found = [(row["key"], row["sequence"]) for row in scope.rows_of(table).to_pylist()]
-    assert set(wanted) <= set(found)
+    assert found == wanted
     if wanted:
         assert not scope.is_nothing
         assert scope.may_be_in(part_of(rows))
 
 
-def test_a_plain_condition_is_taken_to_the_letter() -> None:
-    """An equality on the key becomes a read of one key."""
-    scope = KeyedScope().narrowed(
-        [
-            spark_filters.EqualTo(("key",), b"k"),
-            spark_filters.GreaterThanOrEqual(("sequence",), 7),
-            spark_filters.LessThan(("sequence",), 9),
-        ]
-    )
-    many = KeyedScope().of_keys([bytes([n]) for n in range(KEYS_MAX + 1)])
+def test_a_part_without_a_match_is_left_out() -> None:
+    """The bounds of a part exclude it by key or by sequence."""
+    scope = scope_of(KeyedQuery(keys=Keys.one(b"k"), start=7, limit=10))
 
-    assert (scope.keys, scope.start, scope.limit) == ((b"k",), 7, 10)
-    assert (many.keys, many.first, many.last) == (None, b"\x00", bytes([KEYS_MAX]) + b"\0")
-    assert KeyedScope(keys=(b"a",)).narrowed([spark_filters.EqualTo(("key",), b"b")]).is_nothing
+    assert scope.may_be_in(part_of([(b"a", 7), (b"z", 8)]))
     assert not scope.may_be_in(part_of([(b"a", 7), (b"j", 8)]))
     assert not scope.may_be_in(part_of([(b"a", 1), (b"z", 6)]))
+    assert KeyedScope(keys=()).is_nothing
 
 
 def part_of(rows: list[tuple[bytes, int]]) -> RunPart:

@@ -12,26 +12,15 @@ from pyspark.sql import SparkSession
 
 from kit.lake_logs import append, make
 from kit.shelf_kind import Shelf
-from kit.sources import ingest, make_source
+from kit.sources import ingest, make_source, sums_of
 from tidelog.collection.source.kinds import register_kind
 from tidelog.collection.spec_types import SourceSpec
-from tidelog.location import Location
 from tidelog.spark import SparkEngine
 from tidelog.spark.plan import TickSettings
 
 CUT = TickSettings(
     small_bytes=0, task_bytes_min=1, task_bytes_max=2_000, range_bytes=1, driver_bytes=0
 )
-
-
-async def sums_of(location: Location) -> list[bytes]:
-    """Return each shard's T: equal sums are equal updates, each at its own time."""
-    found = []
-    for name in ("s", "s_errors"):
-        collection = await location.collection(name)
-        await collection.refresh()
-        found += [shard.state.totals.sum_t for shard in collection.shards]
-    return found
 
 
 async def both(spark: SparkSession, roots: list[Path], spec: SourceSpec, rows: int) -> None:
@@ -43,7 +32,7 @@ async def both(spark: SparkSession, roots: list[Path], spec: SourceSpec, rows: i
         engine = SparkEngine(spark, location_url=url, clock=clock, settings=CUT)
         ticks = await ingest(location, "s", engine=engine if is_spark else None, bytes_max=20_000)
         assert sum(tick.rows + tick.bad for tick in ticks) == rows
-        sums.append(await sums_of(location))
+        sums.append(await sums_of(location, "s"))
     assert sums[0] == sums[1]
 
 
@@ -95,13 +84,15 @@ async def test_a_kind_that_was_registered_here_is_known_to_executors(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """A kind registered in the driver travels with the work to the executors."""
-    register_kind(Told)
-    spec = SourceSpec(name="s", kind=Told.name, schema="k bigint, at bigint", time_column="at")
+    register_kind(GeneratedShelf)
+    spec = SourceSpec(
+        name="s", kind=GeneratedShelf.name, schema="k bigint, at bigint", time_column="at"
+    )
 
     await both(spark, [tmp_path / "a", tmp_path / "b"], spec, 300)
 
 
-class Told(Shelf):
+class GeneratedShelf(Shelf):
     """Rows that each process can make by itself."""
 
     name = "told"

@@ -30,7 +30,9 @@ def test_a_start_is_a_position_or_one_of_two_words() -> None:
     """By default, a read starts at the oldest record."""
     assert read_log_settings(HERE, {}) == PLAIN
     assert read_log_settings({**HERE, "start": "Earliest"}, {}) == PLAIN
+    assert read_log_settings({**HERE, "start": "oldest"}, {}) == PLAIN
     assert read_log_settings({**HERE, "start": "latest"}, {}).from_latest
+    assert read_log_settings({**HERE, "start": "next"}, {}).from_latest
     assert read_log_settings({**HERE, "key": "hé"}, {}).key == "hé".encode()
     assert read_log_settings({**HERE, "key": ""}, {}).key == b""
     assert read_log_settings({"path": "x"}, {"TIDELOG_LOCATION": "/x"}).location_url == "/x"
@@ -52,14 +54,14 @@ def test_a_start_is_a_position_or_one_of_two_words() -> None:
             "of the log is missing.*TIDELOG_LOCATION",
         ),
         ({**HERE, "start": "-1"}, UsageError, "start must be a position.* not '-1'"),
-        ({**HERE, "start": "soon"}, UsageError, "earliest or latest"),
+        ({**HERE, "start": "soon"}, UsageError, "oldest or next"),
         ({**HERE, "limit": "ten"}, UsageError, "whole number of at least 0"),
         ({**HERE, "limit": "9" * 5_000}, UsageError, "whole number of at least 0"),
         ({**HERE, "start": "9" * 5_000}, UsageError, "must be a position"),
         ({**HERE, "limit": str(2**63)}, UsageError, "whole number of at least 0"),
         ({**HERE, "start": "9", "limit": "5"}, UsageError, "ends before it starts"),
         ({**HERE, "key": "k" * 16_385}, UsageError, "at most 16384 bytes"),
-        ({**HERE, "key": "\udcff"}, UsageError, "half a character"),
+        ({**HERE, "key": "\udcff"}, UsageError, "lone surrogate"),
         ({**HERE, "maxRecordsPerBatch": "0"}, UsageError, "whole number of at least 1"),
     ],
 )
@@ -86,7 +88,7 @@ def test_batch_and_stream_refuse_what_only_the_other_can_do() -> None:
     for settings in (PLAIN, read_log_settings({**HERE, "start": "5"}, {})):
         check_for_batch(settings)
         check_for_stream(settings)
-    with pytest.raises(UsageError, match="'latest' needs readStream"):
+    with pytest.raises(UsageError, match="'next' needs readStream"):
         check_for_batch(read_log_settings({**HERE, "start": "latest"}, {}))
     with pytest.raises(UsageError, match="maxRecordsPerBatch needs readStream"):
         check_for_batch(read_log_settings({**HERE, "maxRecordsPerBatch": "5"}, {}))

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from kit.lake_logs import append, batches_of, folder_of, make, on_log, roll_up, scrubbed
+from kit.lake_logs import folder_of, make_two, on_log, scrubbed
 from tidelog.cli.main import main
 from tidelog.errors import CorruptionError, NoSuchLog
 from tidelog.spark import log_scrub
@@ -26,12 +26,7 @@ DAMAGE = ("flipped", "cut", "lost", "swapped", "snapshot", "strange")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A location with a log of each protocol; the slot log has fences, a tail and a seal."""
     lake = tmp_path_factory.mktemp("lake")
-    for protocol in PROTOCOLS:
-        make(lake, protocol, protocol)
-        append(lake, protocol, batches_of(14))
-    roll_up(lake, "slot")
-    for first in (14, 17):
-        append(lake, "slot", batches_of(3, first=first))
+    make_two(lake, 14)
     assert on_log(lake, "slot", lambda log: log.describe()).rolled_up == 141
     on_log(lake, "slot", lambda log: log.seal())
     return lake

@@ -15,7 +15,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from kit.lake_logs import append, batches_of, collect, folder_of, make, on_log, records, roll_up
+from kit.lake_logs import (
+    append,
+    batches_of,
+    collect,
+    folder_of,
+    make,
+    make_two,
+    on_log,
+    records,
+    roll_up,
+)
 from tidelog.spark import log_share
 from tidelog.spark.datasource import TidelogDataSource
 from tidelog.spark.log_options import LogSettings
@@ -33,12 +43,7 @@ WIDE = Rollover()
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A location with a log of each protocol: a tree of snapshots, and a tail of two epochs."""
     lake = tmp_path_factory.mktemp("lake")
-    for protocol in PROTOCOLS:
-        make(lake, protocol, protocol)
-        append(lake, protocol, batches_of(17))
-    roll_up(lake, "slot")
-    for first in (17, 20):
-        append(lake, "slot", batches_of(3, first=first))
+    make_two(lake, 17)
     assert on_log(lake, "slot", lambda log: log.describe()).rolled_up == 171
     return lake
 
@@ -203,7 +208,7 @@ def test_errors_are_a_sentence_each(spark: SparkSession, lake: Path) -> None:
     late = said(load(spark, lake, "slot", start="latest"))
 
     assert "[TIDELOG_NO_SUCH_LOG] no log at" in str(raised.value)
-    assert "[TIDELOG_USAGE_ERROR] start 'latest' needs readStream" in late
+    assert "[TIDELOG_USAGE_ERROR] start 'next' needs readStream" in late
     assert "Traceback" not in str(raised.value) + late
 
 

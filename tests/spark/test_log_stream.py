@@ -9,13 +9,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import tidelog
 from kit.doc_blocks import run_block
 from kit.lake_logs import append, batches_of, collect, folder_of, make, on_log, records, roll_up
+from kit.spark_queries import run_available
 from tidelog.core.clock import SystemClock
 from tidelog.spark.datasource import TidelogDataSource
 from tidelog.spark.log_options import LogSettings
@@ -28,7 +29,6 @@ from tidelog.wal.log import Log
 from tidelog.wal.opening import PROTOCOLS
 
 WIDE = Rollover()
-QUERY_STARTS_MAX = 5
 
 
 def stream(spark: SparkSession, lake: Path, **options: str) -> DataFrame:
@@ -37,28 +37,9 @@ def stream(spark: SparkSession, lake: Path, **options: str) -> DataFrame:
 
 
 def run_once(frame: DataFrame, place: Path) -> list[dict[str, Any]]:
-    """Write all available records into files, from the checkpoint; return the batches' progress.
-
-    Spark gives the Python process of a query ten seconds to start, without a setting for it. If a
-    busy machine takes longer, the query is started again.
-    """
-    for _ in range(QUERY_STARTS_MAX - 1):
-        try:
-            return _run_once(frame, place)
-        except StreamingQueryException as error:
-            if "failed to connect back" not in str(error):
-                raise
-    return _run_once(frame, place)
-
-
-def _run_once(frame: DataFrame, place: Path) -> list[dict[str, Any]]:
+    """Write all available records into files, from the checkpoint; return the batches' progress."""
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(place / "check"))
-    query = writer.trigger(availableNow=True).start(str(place / "out"))
-    try:
-        query.awaitTermination()
-        return [dict(progress) for progress in query.recentProgress]
-    finally:
-        query.stop()
+    return run_available(writer, str(place / "out"))
 
 
 def written(place: Path) -> list[dict[str, Any]]:
@@ -168,7 +149,7 @@ def test_what_a_stream_cannot_do_is_refused(tmp_path: Path) -> None:
     """A stream of a collection and a stream with an end are refused."""
     given = {"location": str(tmp_path), "path": "log"}
 
-    with pytest.raises(SourceError, match="a collection cannot be read as a stream: read it"):
+    with pytest.raises(SourceError, match="a stream of a collection reads its changes"):
         TidelogDataSource(given).streamReader(LOG_SCHEMA)
     with pytest.raises(SourceError, match="a stream has no end"):
         TidelogDataSource({**given, "kind": "log", "limit": "9"}).streamReader(LOG_SCHEMA)
@@ -281,7 +262,7 @@ def test_limits_are_kept(tmp_path: Path) -> None:
     assert [offset["position"] for offset in seen] == [1, 13, 25, 31, 31]
 
 
-def test_a_log_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+def test_a_query_does_not_read_a_new_log_of_the_name(tmp_path: Path) -> None:
     """A query must not take a new log for the old one, or it would skip its first records."""
     make(tmp_path / "one", "log", "slot")
     append(tmp_path / "one", "log", batches_of(5))

@@ -9,20 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.protocols import CLOCK, KINDS, Kind, make_slots, slot_writer
-from kit.stores import Interposed
+from kit.stores import InterposedStore
 from tidelog.core.setsum import Setsum
 from tidelog.errors import ContentionError, CorruptionError, NoSuchLog, PositionCollected
 from tidelog.spark.log_share import LogPlace, groups_of, share_log
 from tidelog.spark.log_view import open_view
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.link import FenceLink
-from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
+from tidelog.wal.format.link import Epoch, FenceLink
+from tidelog.wal.format.manifest import MANIFEST, Manifest, chain_of, encode_manifest, tail_of
 from tidelog.wal.format.slot_object import encode_fence
 from tidelog.wal.read.head import load_head
-from tidelog.wal.slot_protocol.chain import Step, chain_of, tail_of
+from tidelog.wal.slot_protocol.chain import Step
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
 from tidelog.wal.slot_protocol.shape import Shape
@@ -39,7 +38,7 @@ def lazy_writer(store: Store) -> SlotWriter:
             raise ContentionError("another is always first")
 
     return SlotWriter(
-        store=Interposed(store, before=before), clock=CLOCK, writer="w", shape=Shape(alpha=1)
+        store=InterposedStore(store, before=before), clock=CLOCK, writer="w", shape=Shape(alpha=1)
     )
 
 
@@ -159,7 +158,7 @@ async def test_a_snapshot_that_is_collected_under_way_is_told_from_one_that_is_l
             await store.put(MANIFEST, encode_manifest(left))
             await store.delete([first.path])
 
-    late = await open_view(Interposed(store, before=before), clock=CLOCK)
+    late = await open_view(InterposedStore(store, before=before), clock=CLOCK)
     with pytest.raises(PositionCollected, match=f"the oldest record is {first.limit}"):
         await late.fragments(1, 30)
 

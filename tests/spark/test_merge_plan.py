@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.shard_tables import KINDS, schema_of, table_of, updates
+from kit.shards import plain_part
 from tidelog.persist.format.bounds import ordered
-from tidelog.persist.format.part import Part
 from tidelog.spark import merge_plan
 from tidelog.spark.merge_plan import MergeJob, can_cut, pieces_of, places_count, shares_of
 from tidelog.testing.models import rows_of
@@ -83,17 +83,7 @@ def test_parts_are_read_in_their_order_some_at_a_time() -> None:
     """Each part is read once and in order; a large part has a task of its own."""
     sizes = [6, 6, 6, 40, 1, 1]
     parts = [
-        Part(
-            inline=b"",
-            size_bytes=size * MIB,
-            xxh3=bytes([number]),
-            rows=1,
-            diffs=1,
-            time_min=0,
-            time_max=0,
-            sum_v=b"",
-            sum_t=b"",
-        )
+        plain_part(inline=b"", size_bytes=size * MIB, xxh3=bytes([number]))
         for number, size in enumerate(sizes)
     ]
     shares = shares_of(parts)

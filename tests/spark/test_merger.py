@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,8 @@ from pyspark.sql import SparkSession
 
 import tidelog
 from kit.shard_tables import schema_of, schemas, table_of, updates
-from kit.shards import contents, heard, on_store
+from kit.shards import append_cut, contents, heard, on_store
+from kit.transactions import registered
 from tidelog.cli.main import main
 from tidelog.core.clock import SystemClock
 from tidelog.errors import CorruptionError, LocationError, PartMissing, UsageError
@@ -139,14 +141,8 @@ def test_merges_of_any_updates_are_exact(
 async def _exact(shard: Shard, table: pa.Table, cuts: list[int], since: int) -> None:
     model = ShardModel()
     await shard.hold("h", 0)
-    lower = 0
     with tasks_here():
-        for upper in cuts:
-            times = table.column("_time").to_pylist()
-            some = table.filter(pa.array([lower <= (t or 0) < upper for t in times], pa.bool_()))
-            await shard.compare_and_append(some, lower, upper)
-            model.compare_and_append(updates_of(some), lower, upper)
-            lower = upper
+        await append_cut(shard, table, cuts, model)
         await shard.move_hold("h", since)
         batches = len(shard.state.batches)
         done = await compact(shard, full=True, merger=spark_merger())
@@ -157,6 +153,23 @@ async def _exact(shard: Shard, table: pa.Table, cuts: list[int], since: int) -> 
 
 def spark_merger(spark: Any = None) -> SparkMerger:
     return SparkMerger(spark, least_bytes=0)
+
+
+async def test_tasks_merge_rows_at_the_time_of_their_transaction(tmp_path: Path) -> None:
+    """The bytes of parts written before their commit have an earlier time."""
+    place = on_store(open_store(str(tmp_path), clock=SystemClock()))
+    found = await registered(place, "a")
+    with tasks_here():
+        for time in (5, 7):
+            rows = pa.table({"c0": [f"k{n}" for n in range(time)], "c1": list(range(time))})
+            written = await found.write_parts("a", rows)
+            await found.commit_parts({"a": [written]}, at=time, token=("w", time))
+        shard = place.shard(name="a", clock=SystemClock())
+        assert (await compact(shard, full=True, merger=spark_merger())).merges == 1
+
+    told = await heard(shard.listen(0), 8)
+    assert Counter(update.time for update in told) == {5: 5, 7: 7}
+    assert (await contents(shard, 5)).total() == 5
 
 
 async def test_ranges_of_a_merge_stand_in_order(tmp_path: Path) -> None:
@@ -211,7 +224,7 @@ async def test_columns_that_came_later_are_merged_by_tasks(tmp_path: Path) -> No
     assert len(before) == 2_000
 
 
-class _Lossy(TasksHere):
+class _LossyTasks(TasksHere):
     """One task's result is lost, and another's arrives twice."""
 
     def meet(self, *given: Any) -> list[Any]:
@@ -223,7 +236,7 @@ async def test_v_of_every_merge_is_compared(tmp_path: Path) -> None:
     """A merge whose rows differ from its input raises CorruptionError and commits nothing."""
     shard = on_disk(tmp_path, KEYED)
     model = await grown(shard)
-    with tasks_here(_Lossy()), pytest.raises(CorruptionError, match="differ from its inputs"):
+    with tasks_here(_LossyTasks()), pytest.raises(CorruptionError, match="differ from its inputs"):
         await compact(shard, full=True, merger=spark_merger())
 
     assert len(shard.state.batches) == 6
@@ -311,7 +324,7 @@ async def test_executors_that_cannot_reach_a_store_are_not_asked() -> None:
 
 
 @dataclass
-class _Meanwhile:
+class _InterruptedMerger:
     """A merger with another action after its work, before its result is applied."""
 
     inner: SparkMerger
@@ -334,7 +347,7 @@ async def test_a_result_that_comes_late_is_not_applied(tmp_path: Path) -> None:
         await other.move_hold("h", 4)
         assert (await compact(other, full=True)).merges == 1
 
-    late = _Meanwhile(spark_merger(), merge_too)
+    late = _InterruptedMerger(spark_merger(), merge_too)
     with tasks_here():
         done = await compact(shard, full=True, merges_max=1, merger=late)
     assert (done.merges, done.overtaken) == (0, 1)
@@ -354,7 +367,7 @@ async def test_a_result_that_slept_through_two_sweeps_is_written_again(tmp_path:
         if not sweeps:
             sweeps.extend([(await other.sweep()).deleted for _ in range(3)])
 
-    late = _Meanwhile(spark_merger(), sweep_thrice)
+    late = _InterruptedMerger(spark_merger(), sweep_thrice)
     with tasks_here():
         done = await compact(shard, full=True, merger=late)
     assert (done.merges, done.overtaken) == (1, 1)
@@ -375,12 +388,12 @@ async def test_a_large_merge_is_claimed_while_it_is_done(tmp_path: Path) -> None
         assert (await compact(other)).merges == 0
 
     with tasks_here(), patch.object(compactor, "CLAIMED_BYTES", 0):
-        done = await compact(shard, full=True, merger=_Meanwhile(spark_merger(), look))
+        done = await compact(shard, full=True, merger=_InterruptedMerger(spark_merger(), look))
     assert (seen, done.merges, shard.state.claims) == ([1], 1, ())
     await check(shard, model, 3, 6)
 
 
-class _Failing(TasksHere):
+class _FailingTasks(TasksHere):
     def meet(self, *_: Any) -> list[Any]:
         raise LocationError("Spark did not finish the merge")
 
@@ -389,7 +402,7 @@ async def test_a_merge_that_fails_changes_nothing(tmp_path: Path) -> None:
     """A failed merge changes nothing, and another handle can do the merge."""
     shard = on_disk(tmp_path, KEYED)
     model = await grown(shard)
-    with tasks_here(_Failing()), pytest.raises(LocationError):
+    with tasks_here(_FailingTasks()), pytest.raises(LocationError):
         await compact(shard, full=True, merger=spark_merger())
     assert len((await shard.refresh()).batches) == 6
     assert (await compact(on_disk(tmp_path, KEYED), full=True)).merges == 1

@@ -16,6 +16,8 @@ from tidelog.spark.options import (
     SourceError,
     UnknownOption,
     check_columns,
+    check_for_batch,
+    check_for_stream,
     read_settings,
     told_as_spark_tells,
 )
@@ -31,6 +33,21 @@ def test_options_are_read_whatever_their_case() -> None:
     assert found == ReadSettings(
         location_url="s3://bucket/lake", name="c", as_of=1_000, columns=("a", "b")
     )
+
+
+@pytest.mark.parametrize("name", ["timestampAsOf", "TIMESTAMPASOF", "as-of-timestamp"])
+def test_the_names_of_delta_and_iceberg_choose_the_time_to_read(name: str) -> None:
+    """A job that moves from Delta or Iceberg keeps its option, in any case."""
+    assert read_settings({**HERE, name: "1970-01-01 00:00:01"}, {}).as_of == 1_000
+
+
+def test_the_times_of_deltas_change_feed_are_both_inclusive() -> None:
+    """Delta includes the changes at ``startingTimestamp``, so ``since`` is a millisecond before."""
+    told = {**HERE, "kind": "changes", "startingTimestamp": "1000", "ENDINGTIMESTAMP": "2000"}
+
+    found = read_settings(told, {})
+
+    assert (found.since, found.as_of) == (999, 2_000)
 
 
 def test_changes_have_times_of_their_own() -> None:
@@ -70,13 +87,33 @@ def test_the_location_may_come_from_the_environment_and_an_option_wins() -> None
         ({**HERE, "asof": ""}, UsageError, "asOf"),
         ({**HERE, "asof": "soon"}, UsageError, "asOf 'soon' is not a time.*now, yesterday or -1h"),
         ({**HERE, "since": "1"}, UnknownOption, r"changes have it: option\('kind', 'changes'\)"),
-        ({**HERE, "kind": "changes"}, OptionMissing, "since"),
+        (
+            {**HERE, "kind": "changes", "maxtimespertrigger": "0"},
+            UsageError,
+            "'maxTimesPerTrigger'",
+        ),
         ({**HERE, "kind": "changes", "asof": "1"}, UnknownOption, "a collection has it"),
         ({**HERE, "kind": "changes", "since": "x"}, UsageError, "since"),
         (
-            {**HERE, "timestampasof": "1"},
+            {**HERE, "kind": "changes", "timestampasof": "1"},
             UnknownOption,
             r"'timestampAsOf'.*use option\('asOf', TIME",
+        ),
+        (
+            {**HERE, "startingTimestamp": "1"},
+            UnknownOption,
+            r"'startingTimestamp'.*'changes'.*'since'",
+        ),
+        ({**HERE, "asof": "1", "TimestampAsOf": "1"}, UsageError, "asOf and timestampAsOf"),
+        (
+            {**HERE, "kind": "changes", "startingtimestamp": "-1h"},
+            UsageError,
+            "startingTimestamp '-1h' is not a time",
+        ),
+        (
+            {**HERE, "kind": "changes", "startingtimestamp": "0"},
+            UsageError,
+            "startingTimestamp must be after 1970",
         ),
         ({**HERE, "versionAsOf": "1"}, UnknownOption, "'versionAsOf'.*has no versions"),
         ({**HERE, "startingversion": "1"}, UnknownOption, r"'startingVersion'.*'changes'.*'since'"),
@@ -91,6 +128,40 @@ def test_what_is_wrong_is_said_with_what_is_right(
     """An unknown or bad option is refused, with the valid ones in the message."""
     with pytest.raises(error, match=message):
         read_settings(options, {})
+
+
+@pytest.mark.parametrize(
+    ("told", "error", "message"),
+    [
+        ({"kind": "changes"}, OptionMissing, "since"),
+        ({"kind": "changes", "since": "1", "maxBytesPerTrigger": "9"}, UsageError, "readStream"),
+    ],
+)
+def test_a_batch_read_of_changes_needs_a_start_and_has_no_trigger(
+    told: dict[str, str], error: type[Exception], message: str
+) -> None:
+    """A stream may begin with the contents, but a batch read may not."""
+    settings = read_settings({**HERE, **told}, {})
+
+    check_for_stream(settings)
+    with pytest.raises(error, match=message):
+        check_for_batch(settings)
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({}, r"set option\('kind', 'changes'\)"),
+        ({"kind": "changes", "until": "9"}, "has no option 'until'"),
+        ({"kind": "changes", "hold": "1h"}, "has no option 'hold'"),
+    ],
+)
+def test_a_stream_has_changes_and_no_end(told: dict[str, str], message: str) -> None:
+    """An option that does not apply is refused, and not ignored."""
+    settings = read_settings({**HERE, **told}, {})
+
+    with pytest.raises(UsageError, match=message):
+        check_for_stream(settings)
 
 
 def test_columns_are_checked() -> None:

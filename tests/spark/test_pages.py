@@ -36,5 +36,7 @@ def test_the_guide_reads_contents_changes_and_snapshots(
 
     assert [row["flight"] for row in names["flights"].collect()] == [1]
     assert [row["flight"] for row in names["changes"].collect()] == [2]
+    assert names["stream"].isStreaming
+    assert (names["time"], names["counted"][0]["n"]) == (1_358_260_200_000, 2)
     assert names["newest"].count() == 2
     assert [row["n"] for row in names["some"].collect()] == [2]

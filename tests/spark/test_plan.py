@@ -12,14 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.collection.catalog.catalog import SourceInfo
-from tidelog.collection.formats.dialect import CsvDialect
+from kit.decoding import info_of
+from kit.shards import plain_part
+from tidelog.collection.formats.lines import CsvDialect
 from tidelog.collection.formats.records import OFFSET
-from tidelog.collection.ingest.compute import Job, Target, buckets_of
+from tidelog.collection.ingest.compute import Job, Target
 from tidelog.collection.ingest.envelope import DELETE, OWN, RANK, messages_schema
 from tidelog.collection.source.binding import FileRange
+from tidelog.collection.table.placement import buckets_of
 from tidelog.persist.format.part import Part
-from tidelog.persist.format.schema import encode_schema, shard_schema
+from tidelog.persist.format.schema import shard_schema
 from tidelog.spark.plan import (
     Share,
     TickPlan,
@@ -41,41 +43,25 @@ def range_of(path: str, start: int, limit: int) -> FileRange:
 
 
 def part_of(shard: str) -> Part:
-    return Part(
-        path=f"{shard}.parquet",
-        size_bytes=1,
-        xxh3=b"",
-        rows=1,
-        diffs=1,
-        time_min=0,
-        time_max=0,
-        sum_v=bytes(16),
-        sum_t=bytes(16),
-    )
+    return plain_part(path=f"{shard}.parquet")
 
 
 def job_of(
     sizes: Sequence[int], *, shards: int = 1, envelope: str = "upsert", format: str = "json"
 ) -> Job:
-    source = SourceInfo(
-        id="s",
-        name="s",
-        rendition="r",
-        url="file:///in",
-        patterns=("*",),
-        format=format,
-        envelope=envelope,
-        key=("k",),
-    )
+    source = info_of(url="file:///in", format=format, envelope=envelope, key=("k",))
     names = [f"shard{n}" for n in range(shards)]
     return Job(
         source=source,
-        schema=encode_schema(SCHEMA),
+        schema=SCHEMA.encoded,
         lower=0,
         upper=10,
         ranges=tuple(range_of(f"{n:04}", 0, size) for n, size in enumerate(sizes)),
         shards=tuple(
-            Target(shard=n, write_epoch=0, may_inline=True, parts=(part_of(n),)) for n in names
+            Target(
+                shard=n, write_epoch=0, may_inline=True, parts=(plain_part(path=f"{n}.parquet"),)
+            )
+            for n in names
         ),
         errors=Target(shard="errors", write_epoch=0, may_inline=True),
     )
@@ -205,7 +191,8 @@ def test_messages_go_to_the_task_that_writes_their_shard(shards: int, tasks: int
         {"k": keys, "v": ["x"] * 200, "_time": keys, OWN: keys, RANK: keys, OFFSET: keys}
     ).append_column(DELETE, pa.array([False] * 200))
     messages = messages.cast(messages_schema(SCHEMA))
-    expected = dict(zip(keys, buckets_of(messages, job).tolist(), strict=True))
+    placed = buckets_of(messages, job.data_schema, len(job.shards))
+    expected = dict(zip(keys, placed.tolist(), strict=True))
 
     seen: dict[int, int] = {}
     for partition, handed in hand_on(messages, plan.shares[0]):

@@ -121,10 +121,9 @@ async def test_what_executors_do_not_see_is_refused_before_anything_is_bound(
     files: Path,
     words: str | None,
 ) -> None:
-    """A location that executors do not see is refused before anything is bound.
+    """Parts on a worker's own disk would be committed, but no reader could find them.
 
-    Parts on a worker's own disk would be committed, but no reader could find them. The workers have
-    another working directory, so the same path is another place there.
+    The workers have another working directory, so the same path is another place there.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tidelog.spark.tasks.is_elsewhere", lambda master: True)

@@ -21,7 +21,6 @@ from tidelog.persist.format.schema import (
     DIFF,
     TIME,
     ShardSchema,
-    encode_schema,
     encode_with_known,
     shard_schema,
 )
@@ -38,6 +37,7 @@ from tidelog.spark.scan import (
     read_groups,
     share_keys,
     share_parts,
+    with_change_types,
 )
 
 TYPES: dict[str, pa.DataType] = {"k": pa.int64(), "v": pa.string()}
@@ -78,7 +78,7 @@ def scan_of(
     columns: tuple[str, ...] = ("k", "v"),
     appended: bool = False,
 ) -> Scan:
-    encoded = encode_schema(schema)
+    encoded = schema.encoded
     return Scan(schema=encoded, columns=columns, as_of=as_of, parts=tuple(parts), appended=appended)
 
 
@@ -238,7 +238,7 @@ def test_a_row_that_an_appended_collection_lost_is_corruption() -> None:
     part, data = part_of([(1, "a", 0, -1)], KEYLESS)
     scan = scan_of([part], KEYLESS, appended=True)
 
-    with pytest.raises(CorruptionError, match="contains a retraction"):
+    with pytest.raises(CorruptionError, match="has a negative diff"):
         list(contents([decode_share(part, data, scan)], scan))
 
 
@@ -288,3 +288,17 @@ def test_only_keys_of_a_plain_order_are_cut_by(dtype: pa.DataType, can: bool) ->
 
     assert can_share_keys(schema) == can
     assert not can_share_keys(shard_schema(pa.schema([("k", dtype)]), key=[]))
+
+
+def test_change_types_are_those_of_deltas_change_feed() -> None:
+    """A removal and an addition of one key at one time are an update; other changes are not."""
+    rows: list[Update] = [(1, "a", 1, 1), (1, "a", 2, -1), (1, "b", 2, 1), (2, "c", 2, -1)]
+    columns = [dict(zip(("k", "v", TIME, DIFF), row, strict=True)) for row in rows]
+    changes = pa.Table.from_pylist(columns, schema=KEYED.updates)
+
+    found = with_change_types(changes, KEYED.key).column("_change_type").to_pylist()
+    plain = with_change_types(changes, ()).column("_change_type").to_pylist()
+
+    assert found == ["insert", "update_preimage", "update_postimage", "delete"]
+    assert plain == ["insert", "delete", "insert", "delete"]
+    assert with_change_types(changes.slice(0, 0), KEYED.key).num_rows == 0

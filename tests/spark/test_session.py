@@ -81,7 +81,7 @@ def test_the_session_has_the_settings_that_were_chosen(spark: SparkSession) -> N
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.shuffle.partitions") == str(cores_count())
     assert spark.conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
-    assert not str(spark.conf.get("spark.sql.warehouse.dir")).startswith(f"file:{Path.cwd()}")
+    assert not str(spark.conf.get("spark.sql.warehouse.dir")).startswith(f"file:{Path.cwd()}/")
 
 
 def test_workers_run_the_same_python(spark: SparkSession) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,12 +20,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kit.s3_servers import MotoServer, SeaweedServer
 from kit.shard_tables import KINDS, schema_of, table_of, updates
-from kit.shards import on_store
+from kit.shards import append_cut, counts_in, merge_away, on_store, projected
 from tidelog.core.clock import SystemClock
 from tidelog.errors import UsageError
 from tidelog.location import open_location
 from tidelog.persist.format import parquet, part
-from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
+from tidelog.persist.format.schema import DIFF, ShardSchema
 from tidelog.persist.format.updates import is_sortable, sort_updates
 from tidelog.persist.handle.shard import Shard
 from tidelog.spark import scan, scan_plan, shard_frame
@@ -35,8 +33,9 @@ from tidelog.spark.types import arrow_schema, spark_schema
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store
-from tidelog.testing.models import Row, accumulate, canonical, contents_of, rows_of, updates_of
+from tidelog.testing.models import Row, accumulate, canonical, contents_of, updates_of
 
+SCHEMA = schema_of(["int64", "string"], keys=1)
 MANY = 8  # Of types: Spark takes seconds to compile more.
 QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 
@@ -45,11 +44,7 @@ def rows_in(frame: DataFrame, names: Sequence[str]) -> dict[Row, int]:
     """Return the rows of a frame with their counts."""
     table = frame.toArrow()
     assert table.column_names == [*names, DIFF]
-    found: Counter[Row] = Counter()
-    diffs = table.column(DIFF).to_numpy().tolist()
-    for row, diff in zip(rows_of(table, names), diffs, strict=True):
-        found[row] += diff
-    return {row: n for row, n in found.items() if n}
+    return counts_in([table], names)
 
 
 async def written(
@@ -58,10 +53,7 @@ async def written(
     """Write updates to a shard in two batches; row groups are of two rows."""
     shard = on_store(store).shard(schema=schema, clock=SystemClock())
     with patch.object(parquet, "ROW_GROUP_ROWS", 2), patch.object(part, "INLINE_BYTES", inline):
-        for lower, upper in pairwise([0, 3, 6]):
-            times = table.column(TIME).to_numpy()
-            some = table.filter(pa.array((times >= lower) & (times < upper)))
-            await shard.compare_and_append(some, lower, upper)
+        await append_cut(shard, table, [3, 6])
     return shard
 
 
@@ -88,18 +80,13 @@ async def test_rows_of_all_types_are_the_same_by_every_engine(
     shard = await written(store, schema, table, inline=inline)
     flat = [f.name for f in schema.data if "time64" not in str(f.type)]
     expected = accumulate(updates_of(table), as_of)
-    places = [schema.names.index(name) for name in flat]
-    projected: Counter[Row] = Counter()
-    for row, diff in expected.items():
-        projected[tuple(row[place] for place in places)] += diff
 
     snapshot = await shard.snapshot(as_of)
     assert contents_of(await snapshot.to_arrow(consolidated=True)) == expected
-    assert (
-        rows_in(await shard_frame.frame_of(spark, snapshot, native=False), schema.names) == expected
-    )
+    by_tasks = await shard_frame.frame_of(spark, snapshot, native=False)
+    assert rows_in(by_tasks, schema.names) == expected
     some = await shard.snapshot(as_of, columns=flat)
-    assert rows_in(await some.to_spark(spark), flat) == {r: n for r, n in projected.items() if n}
+    assert rows_in(await some.to_spark(spark), flat) == projected(expected, schema.names, flat)
 
 
 FLAT = [kind for kind, (dtype, _) in KINDS.items() if not pa.types.is_nested(dtype)]
@@ -152,10 +139,9 @@ async def test_a_plain_shard_is_scanned_without_a_shuffle(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     """Spark reads only the needed columns, without a shuffle and without Python."""
-    schema = schema_of(["int64", "string"], keys=1)
     store = open_store(str(tmp_path), clock=SystemClock())
-    table = table_of(schema, [(n, f"row {n}", n % 6, 1) for n in range(50)])
-    shard = await written(store, schema, table, inline=0)
+    table = table_of(SCHEMA, [(n, f"row {n}", n % 6, 1) for n in range(50)])
+    shard = await written(store, SCHEMA, table, inline=0)
 
     frame = await (await shard.snapshot(4, columns=["c1"])).to_spark(spark)
     plan = frame._jdf.queryExecution().executedPlan().toString()
@@ -200,11 +186,10 @@ async def test_many_shares_of_a_shard_are_read_by_as_many_tasks(
     moto: MotoServer, spark: SparkSession
 ) -> None:
     """In a bucket, tasks read by key ranges, so that updates that cancel meet."""
-    schema = schema_of(["int64", "string"], keys=1)
     store = open_store(moto.url("frames"), clock=SystemClock())
     numbers = [(n, f"row {n}", 0, 1) for n in range(3_000)]
     back = [(n, f"row {n}", 4, -1) for n in range(0, 3_000, 3)]
-    shard = await written(store, schema, table_of(schema, [*numbers, *back]), inline=0)
+    shard = await written(store, SCHEMA, table_of(SCHEMA, [*numbers, *back]), inline=0)
     shard.location_url = moto.url("frames")
 
     with (
@@ -215,7 +200,7 @@ async def test_many_shares_of_a_shard_are_read_by_as_many_tasks(
 
     assert frame.rdd.getNumPartitions() > 3
     expected = {(n, f"row {n}"): 1 for n in range(3_000) if n % 3}
-    assert rows_in(frame, schema.names) == expected
+    assert rows_in(frame, SCHEMA.names) == expected
 
 
 async def test_what_spark_cannot_do_is_told_before_it_tries(
@@ -262,19 +247,18 @@ async def test_a_condition_chooses_the_same_rows_on_spark(
     tmp_path: Path, spark: SparkSession, where: str, taken_back: bool
 ) -> None:
     """A condition gives the same rows as in DuckDB, even on a column that is not shown."""
-    schema = schema_of(["int64", "string"], keys=1)
-    shard = on_store(open_store(str(tmp_path), clock=SystemClock())).shard(schema=schema)
+    shard = on_store(open_store(str(tmp_path), clock=SystemClock())).shard(schema=SCHEMA)
     rows = [(n, f"row {n}", 0, 1) for n in range(3_000)]
     back = [(n, f"row {n}", 1, -1) for n in range(0, 3_000, 3)] if taken_back else []
     with patch.object(part, "INLINE_BYTES", 0):
-        await shard.compare_and_append(table_of(schema, rows[:1_500]), 0, 1)
+        await shard.compare_and_append(table_of(SCHEMA, rows[:1_500]), 0, 1)
         await shard.compare_and_append(
-            table_of(schema, [(n, row, 1, 1) for n, row, _, _ in rows[1_500:]] + back), 1, 2
+            table_of(SCHEMA, [(n, row, 1, 1) for n, row, _, _ in rows[1_500:]] + back), 1, 2
         )
     left = {n for n in range(3_000) if CONDITIONS[where](n) and (n % 3 or not taken_back)}
 
     found = await (await shard.snapshot(1, where=where)).to_spark(spark)
-    assert rows_in(found, schema.names) == {(n, f"row {n}"): 1 for n in left}
+    assert rows_in(found, SCHEMA.names) == {(n, f"row {n}"): 1 for n in left}
     shown = await (await shard.snapshot(1, columns=["c1"], where=where)).to_spark(spark)
     assert rows_in(shown, ["c1"]) == {(f"row {n}",): 1 for n in left}
 
@@ -283,36 +267,27 @@ async def test_a_condition_leaves_out_parts_and_row_groups(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     """A frame does not read parts that the bounds exclude: they may be gone."""
-    schema = schema_of(["int64", "string"], keys=1)
-    shard = on_store(open_store(str(tmp_path), clock=SystemClock())).shard(schema=schema)
+    shard = on_store(open_store(str(tmp_path), clock=SystemClock())).shard(schema=SCHEMA)
     with patch.object(part, "INLINE_BYTES", 0), patch.object(parquet, "ROW_GROUP_ROWS", 100):
         for time in range(3):
             some = [(1_000 * time + n, "x", time, 1) for n in range(1_000)]
-            await shard.compare_and_append(table_of(schema, some), time, time + 1)
+            await shard.compare_and_append(table_of(SCHEMA, some), time, time + 1)
     snapshot = await shard.snapshot(2, where="c0 BETWEEN 1120 AND 1130")
     for one in (snapshot.parts[0], snapshot.parts[2]):
         (tmp_path / (one.path or "")).unlink()
 
     frame = await snapshot.to_spark(spark)
-    assert rows_in(frame, schema.names) == {(n, "x"): 1 for n in range(1_120, 1_131)}
+    assert rows_in(frame, SCHEMA.names) == {(n, "x"): 1 for n in range(1_120, 1_131)}
 
 
 async def test_a_condition_that_fails_on_a_row_is_told(tmp_path: Path, spark: SparkSession) -> None:
     """A condition that fails on a row raises the error of every other reader."""
-    schema = schema_of(["int64", "string"], keys=1)
-    shard = on_store(open_store(str(tmp_path), clock=SystemClock())).shard(schema=schema)
-    await shard.compare_and_append(table_of(schema, [(1, "one", 0, 1)]), 0, 1)
+    shard = on_store(open_store(str(tmp_path), clock=SystemClock())).shard(schema=SCHEMA)
+    await shard.compare_and_append(table_of(SCHEMA, [(1, "one", 0, 1)]), 0, 1)
 
     frame = await (await shard.snapshot(0, where="CAST(c1 AS int) = 1")).to_spark(spark)
     with pytest.raises(PySparkException, match=r"TIDELOG_USAGE_ERROR.*where fails on a row"):
         frame.count()
-
-
-async def merged_and_collected(shard: Shard) -> None:
-    """Merge a shard's parts, and delete the replaced ones that no hold protects."""
-    with patch.object(part, "INLINE_BYTES", 0):
-        assert (await shard.compact(full=True)).merges == 1
-    await shard.collect(after_us=0)
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -320,17 +295,17 @@ async def test_what_a_frame_holds_stays_until_its_term_is_over(
     tmp_path: Path, spark: SparkSession, native: bool
 ) -> None:
     """A held frame reads its parts until the hold expires, and then raises HoldExpired."""
-    schema = schema_of(["int64", "string"], keys=1)
     store = open_store(str(tmp_path), clock=SystemClock())
-    table = table_of(schema, [(n, f"row {n}", n % 6, 1) for n in range(50)])
-    shard = await written(store, schema, table, inline=0)
+    table = table_of(SCHEMA, [(n, f"row {n}", n % 6, 1) for n in range(50)])
+    shard = await written(store, SCHEMA, table, inline=0)
     expected = {(n, f"row {n}"): 1 for n in range(50) if n % 6 <= 4}
 
     snapshot = await shard.snapshot(4)
     frame = await shard_frame.frame_of(spark, snapshot, native=native, hold="6h")
-    await merged_and_collected(shard)
+    with patch.object(part, "INLINE_BYTES", 0):
+        await merge_away(shard)
     assert all((tmp_path / (one.path or "")).exists() for one in snapshot.parts)
-    assert rows_in(frame, schema.names) == expected
+    assert rows_in(frame, SCHEMA.names) == expected
     assert frame.where("c0 < 7").count() == 6  # 5 is at a later time.
 
     snapshot = await shard.snapshot(4)
@@ -340,26 +315,27 @@ async def test_what_a_frame_holds_stays_until_its_term_is_over(
     await SystemClock().sleep(1_100_000)
     for name in names:
         await shard.drop_hold(name)
-    await shard.compare_and_append(table_of(schema, [(99, "more", 6, 1)]), 6, 7)
-    await merged_and_collected(shard)
+    await shard.compare_and_append(table_of(SCHEMA, [(99, "more", 6, 1)]), 6, 7)
+    with patch.object(part, "INLINE_BYTES", 0):
+        await merge_away(shard)
     assert not any((tmp_path / (one.path or "")).exists() for one in snapshot.parts)
     with pytest.raises((PySparkException, Py4JError)) as error:
-        rows_in(short, schema.names)
+        rows_in(short, SCHEMA.names)
     assert "DataFrame has ended: create it again, with a longer hold" in str(error.value)
     assert "TIDELOG_HOLD_EXPIRED" in str(error.value)
 
 
-async def test_a_frame_is_held_as_of_what_stands_now(tmp_path: Path, spark: SparkSession) -> None:
+async def test_a_frame_holds_the_current_parts(tmp_path: Path, spark: SparkSession) -> None:
     """The snapshot's parts may be merged and deleted before the frame places its hold."""
-    schema = schema_of(["int64", "string"], keys=1)
     store = open_store(str(tmp_path), clock=SystemClock())
-    table = table_of(schema, [(n, f"row {n}", n % 6, 1) for n in range(50)])
-    shard = await written(store, schema, table, inline=0)
+    table = table_of(SCHEMA, [(n, f"row {n}", n % 6, 1) for n in range(50)])
+    shard = await written(store, SCHEMA, table, inline=0)
     snapshot = await shard.snapshot(5)
-    await merged_and_collected(shard)
+    with patch.object(part, "INLINE_BYTES", 0):
+        await merge_away(shard)
 
     frame = await snapshot.to_spark(spark, hold="1h")
-    assert rows_in(frame, schema.names) == {(n, f"row {n}"): 1 for n in range(50)}
+    assert rows_in(frame, SCHEMA.names) == {(n, f"row {n}"): 1 for n in range(50)}
 
 
 async def test_executors_keep_and_hedge_as_the_url_says(
@@ -368,24 +344,23 @@ async def test_executors_keep_and_hedge_as_the_url_says(
     """The next query reads an executor's cached copies, even after the parts are deleted."""
     folder = tmp_path / "copies"
     url = f"{seaweed.url('frames/kept')}&cache={folder}&hedge=on"
-    schema = schema_of(["int64", "string"], keys=1)
     location = await open_location(url, create=True)
-    shard = location.shard("s", schema=schema.data, key=["c0"])
+    shard = location.shard("s", schema=SCHEMA.data, key=["c0"])
     rows = [(n, f"row {n}", 0, 1) for n in range(2_000)]
     with patch.object(part, "INLINE_BYTES", 0):
-        await shard.compare_and_append(table_of(schema, rows), 0, 1)
+        await shard.compare_and_append(table_of(SCHEMA, rows), 0, 1)
     snapshot = await shard.snapshot(0, where="c0 >= 1990")
     expected = {(n, f"row {n}"): 1 for n in range(1_990, 2_000)}
 
-    first = rows_in(await snapshot.to_spark(spark, hold="1h"), schema.names)
+    first = rows_in(await snapshot.to_spark(spark, hold="1h"), SCHEMA.names)
     kept = [path for path in folder.rglob("*") if path.is_file()]
     bare = await open_location(seaweed.url("frames/kept"))
     # A deletion through a cache would delete its copies too.
     await bare.store.delete([one.path for one in snapshot.parts if one.path is not None])
-    again = rows_in(await snapshot.to_spark(spark, hold="1h"), schema.names)
+    again = rows_in(await snapshot.to_spark(spark, hold="1h"), SCHEMA.names)
 
     assert first == again == expected
     assert kept
-    gone = await bare.shard("s", schema=schema.data, key=["c0"]).snapshot(0)
+    gone = await bare.shard("s", schema=SCHEMA.data, key=["c0"]).snapshot(0)
     with pytest.raises((PySparkException, Py4JError), match="a part that the shard names is missi"):
-        rows_in(await gone.to_spark(spark), schema.names)
+        rows_in(await gone.to_spark(spark), SCHEMA.names)

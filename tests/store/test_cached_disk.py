@@ -67,10 +67,7 @@ def used_bytes(path: Path) -> int:
 
 @given(found=OBJECTS, key=KEYS, store=KEYS)
 def test_a_copy_is_read_as_it_was_written(found: Object, key: str, store: str) -> None:
-    """A copy survives storage with body, e-tag and time.
-
-    It is valid for its own store and key only.
-    """
+    """A copy keeps body, e-tag and time, and is valid for its own store and key only."""
     data = b"".join(encode_copy(store, key, found))
 
     assert decode_copy(data, store=store, key=key) == found
@@ -111,10 +108,7 @@ def test_a_damaged_file_goes_and_is_counted(tmp_path: Path) -> None:
 
 
 def test_what_was_not_used_for_longest_leaves(tmp_path: Path) -> None:
-    """The copy that was unused for longest is removed first.
-
-    Reads count as use, also by another process.
-    """
+    """The copy unused for longest leaves first; another process's read counts as use."""
     directory, other = (Directory(tmp_path, store=STORE, bytes_max=40_000) for _ in range(2))
     for number in range(9):
         keep(directory, f"k{number}", Object(bytes(4_000), "e", 1), now_ns=number)
@@ -140,10 +134,7 @@ def test_the_bound_holds(
     handles_count: int,
     data: st.DataObject,
 ) -> None:
-    """The directory keeps its size limit exactly for one process.
-
-    Each further process may exceed it by its writes between two counts.
-    """
+    """One process keeps the limit exactly; each further one may exceed it by its writes."""
     path, bytes_max = tmp_path_factory.mktemp("copies"), 32_000
     handles = [Directory(path, store=STORE, bytes_max=bytes_max) for _ in range(handles_count)]
     for number, size_bytes in enumerate(sizes):
@@ -165,10 +156,7 @@ def test_a_copy_too_large_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_what_may_no_longer_be_kept_is_not(tmp_path: Path) -> None:
-    """A copy is not kept if its key was deleted during the write.
-
-    The permission is checked after the write.
-    """
+    """The permission to keep a copy is checked after its write."""
     directory = Directory(tmp_path, store=STORE, bytes_max=1 << 20)
     found = Object(b"body", "e", 1)
 
@@ -178,10 +166,7 @@ def test_what_may_no_longer_be_kept_is_not(tmp_path: Path) -> None:
 
 
 def test_left_over_temporary_files_go(tmp_path: Path) -> None:
-    """Temporary files of killed processes are deleted after a day.
-
-    Those of running processes stay.
-    """
+    """Temporary files of killed processes go after a day; those of running ones stay."""
     (tmp_path / "tmp").mkdir()
     day_ns = 24 * 3_600 * 10**9
     for name, written_ns in (("dead", 0), ("alive", day_ns)):
@@ -195,10 +180,7 @@ def test_left_over_temporary_files_go(tmp_path: Path) -> None:
 
 
 def test_processes_share_a_directory(tmp_path: Path) -> None:
-    """Several processes share a directory.
-
-    Each finds whole copies of others while all of them free space.
-    """
+    """Each process finds whole copies of others while all of them free space."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),

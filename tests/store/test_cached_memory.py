@@ -23,10 +23,7 @@ STEPS = st.lists(
 def test_it_is_a_list_from_which_the_first_leave(
     steps: list[tuple[str, str, int]], bytes_max: int
 ) -> None:
-    """The memory behaves like a list of pairs in order of last use.
-
-    After each step the list is cut to the limit.
-    """
+    """The memory is a list in order of last use, cut to the limit after each step."""
     shelf, model = MemoryShelf(bytes_max), list[tuple[str, Object]]()
     for number, (step, key, size_bytes) in enumerate(steps):
         known = dict(model).get(key)

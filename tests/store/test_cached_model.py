@@ -16,22 +16,22 @@ import pytest
 import xxhash
 
 from kit.clocks import LateClock
-from kit.stores import Lingering
+from kit.stores import LingeringStore
 from sim.kernel.loop import run
+from tidelog.core.lookahead import SharedCalls
 from tidelog.errors import LocationError, ObjectExists, ObjectNotFound
 from tidelog.store.memory import MemoryStore
-from tidelog.store.wrappers import cached_disk, flights
-from tidelog.store.wrappers.cached import Cached, CacheReads, CacheSize
-from tidelog.store.wrappers.flights import SharedCalls
-from tidelog.store.wrappers.hedged import Hedged
+from tidelog.store.wrappers import cached, cached_disk
+from tidelog.store.wrappers.cached import CachedStore, CacheReads, CacheSize
+from tidelog.store.wrappers.hedged import HedgedStore
 from tidelog.store.wrappers.hedging import Hedging
-from tidelog.testing import Fault, Faulty, Request
+from tidelog.testing import Fault, FaultyStore, Request
 
 SEEDS = range(50)
 KEYS = [f"i/{number}" for number in range(4)] + ["m/0"]
 
 
-class Witnessed(MemoryStore):
+class WitnessedStore(MemoryStore):
     """A store that records every state of every key, in order."""
 
     def __init__(self) -> None:
@@ -62,14 +62,14 @@ class World:
         self.dice = random.Random(f"world {seed}")
         # Threads take time too, and continue after their caller is cancelled.
         self.clock = LateClock(seed, delay_us=lambda: self.dice.choice((0, 0, 50, 500)))
-        self.inner = Witnessed()
+        self.inner = WitnessedStore()
         self.directory = directory
-        faulty = Faulty(self.inner, toss=self._toss)
-        self.slow = Lingering(faulty, clock=self.clock, delays_us=self._delays_us)
+        faulty = FaultyStore(self.inner, toss=self._toss)
+        self.slow = LingeringStore(faulty, clock=self.clock, delays_us=self._delays_us)
         # Every second run hedges slow reads below the cache, as in real use.
         hedging = Hedging(least_us=500, most_us=500, samples_min=1, extra_permille=1_000)
-        self.store = Cached(
-            Hedged(self.slow, clock=self.clock, hedging=hedging) if seed % 2 else self.slow,
+        self.store = CachedStore(
+            HedgedStore(self.slow, clock=self.clock, hedging=hedging) if seed % 2 else self.slow,
             clock=self.clock,
             is_immutable=lambda key: key.startswith("i/"),
             # One body fits into memory, and three or four fit on disk.
@@ -180,7 +180,7 @@ class AnyDigest(bytes):
         return False
 
 
-class KeepsAnyway(flights.Visit):
+class KeepsAnyway(cached.Visit):
     """A visit that may always keep its result, even after the key was deleted."""
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -188,7 +188,7 @@ class KeepsAnyway(flights.Visit):
 
 
 def without_visits(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(flights, "Visit", KeepsAnyway)
+    patch.setattr(cached, "Visit", KeepsAnyway)
 
 
 def without_numbers(patch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def without_numbers(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_changing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(flights.Visits, "changing", lambda self, key: False)
+    patch.setattr(cached.Visits, "changing", lambda self, key: False)
 
 
 def without_leaving(patch: pytest.MonkeyPatch) -> None:

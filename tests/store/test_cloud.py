@@ -81,10 +81,7 @@ def test_wrong_credentials_say_what_to_check(seaweed: SeaweedServer) -> None:
 async def test_no_credentials_say_where_to_put_them(
     seaweed: SeaweedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Missing credentials raise StoreRefused with a hint.
-
-    Without keys the client asks the cloud's metadata service, which exists only in a cloud.
-    """
+    """Missing credentials raise StoreRefused with a hint, outside of a cloud."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
     with LyingServer() as cloud:
@@ -97,10 +94,7 @@ async def test_no_credentials_say_where_to_put_them(
 
 
 def test_no_such_bucket_is_named(moto: MotoServer) -> None:
-    """A missing bucket is named in the error.
-
-    A mistyped name must not look like missing data or an outage.
-    """
+    """A mistyped bucket must not look like missing data or an outage."""
     store = open_store(moto.url("x", bucket="nosuch"), clock=CLOCK)
     for verb, error in failures(store, leave_out="delete").items():  # moto allows it.
         assert type(error) is LocationError, verb
@@ -112,10 +106,7 @@ def test_no_such_bucket_is_named(moto: MotoServer) -> None:
 async def test_a_key_that_no_request_can_name_is_listed_with_the_others(
     moto: MotoServer, odd: str
 ) -> None:
-    """A listing includes a key that no request can name.
-
-    A source must report it and read the others; obstore drops the whole page of such a key.
-    """
+    """A listing keeps a key that no request can name; obstore drops its whole page."""
     boto3 = pytest.importorskip("boto3")
     place = CLOCK.unique()
     store = open_store(moto.url(place), clock=CLOCK)
@@ -134,10 +125,7 @@ async def test_a_key_that_no_request_can_name_is_listed_with_the_others(
 async def test_a_source_takes_all_objects_but_those_that_no_request_can_name(
     moto: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A source ingests all objects except those that no request can name.
-
-    It reports those as waiting.
-    """
+    """A source ingests all objects that a request can name and reports the rest as waiting."""
     boto3 = pytest.importorskip("boto3")
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
@@ -158,13 +146,7 @@ async def test_a_source_takes_all_objects_but_those_that_no_request_can_name(
 
 
 async def test_a_large_object_is_sent_in_one_request(moto: MotoServer) -> None:
-    """A large object is sent in one request.
-
-    In parts, the server would check the condition only at the end, and a refusal would look like a
-    failure.
-
-    The e-tag of an object in parts contains the number of parts.
-    """
+    """In parts, the server would check the condition at the end and report a failure."""
     store = open_store(moto.url("whole"), clock=CLOCK)
     data = bytes(range(256)) * 4_096 * 63
     assert len(data) > 60 * 2**20
@@ -176,10 +158,7 @@ async def test_a_large_object_is_sent_in_one_request(moto: MotoServer) -> None:
 
 @pytest.mark.parametrize("how", ["refused", "silent"])
 def test_an_unreachable_endpoint_is_retried_for_seconds(how: str) -> None:
-    """A request to an unreachable endpoint fails after at least four seconds.
-
-    Servers restart, so it must not fail at once.
-    """
+    """A request to an unreachable endpoint fails after four seconds: servers restart."""
     with ExitStack() as stack:
         port = free_ports(1)[0] if how == "refused" else _silent_port(stack)
         store = open_store(
@@ -234,10 +213,7 @@ def test_urls_show_no_secrets(moto: MotoServer) -> None:
 async def test_the_environment_says_what_the_url_does_not(
     moto: MotoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The environment supplies credentials and settings that the URL leaves out.
-
-    The URL takes precedence.
-    """
+    """The environment supplies the settings that the URL leaves out."""
     nowhere = f"http://127.0.0.1:{free_ports(1)[0]}"
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
@@ -255,10 +231,7 @@ async def test_the_environment_says_what_the_url_does_not(
 
 
 def test_a_process_that_was_forked_from_one_with_a_cloud_store_is_told() -> None:
-    """A forked process gets UsageError if its parent has opened a cloud store before.
-
-    The client's threads do not exist in the child, where a request would hang.
-    """
+    """A forked child of a process with a cloud store gets UsageError instead of a hang."""
     script = (
         "import os, sys\n"
         "from tidelog.core.clock import SystemClock\n"

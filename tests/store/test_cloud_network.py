@@ -65,10 +65,7 @@ async def test_data_outlives_a_kill(tmp_path: Path) -> None:
 
 
 async def test_a_conditional_put_is_sent_once() -> None:
-    """A conditional put is sent once, so a 500 reaches the caller.
-
-    A second attempt could be refused because of the first.
-    """
+    """A 500 reaches the caller: a second attempt could be refused because of the first."""
     with LyingServer(lambda method, path: (500, b"") if method == "PUT" else None) as server:
         store = open_store(server.url(), clock=CLOCK)
         with pytest.raises(LocationError) as failed:
@@ -78,10 +75,7 @@ async def test_a_conditional_put_is_sent_once() -> None:
 
 
 async def test_a_lost_answer_leaves_doubt() -> None:
-    """A put whose answer is lost reports UNKNOWN.
-
-    The server took the body and closed the connection.
-    """
+    """A put whose body arrived and whose connection closed reports UNKNOWN."""
     with LyingServer(lambda method, path: (0, b"") if method == "PUT" else None) as server:
         store = open_store(server.url(), clock=CLOCK)
         with pytest.raises(LocationError) as failed:
@@ -94,10 +88,7 @@ async def test_a_lost_answer_leaves_doubt() -> None:
 
 @pytest.mark.parametrize("condition", ["absent", "match"])
 async def test_a_busy_key_is_tried_again(condition: str) -> None:
-    """A busy key is retried.
-
-    S3 answers 409 to concurrent conditional writes of a key, which is not a refusal.
-    """
+    """A 409, which S3 answers to concurrent conditional writes, is retried."""
     busy = 3
 
     def meddle(method: str, path: str) -> tuple[int, bytes] | None:
@@ -155,10 +146,7 @@ asyncio.run(run())
 
 
 def test_a_process_ends_well_right_after_a_request(moto: MotoServer) -> None:
-    """A process may end directly after a request.
-
-    obstore's threads aborted one in twenty with exit status 134.
-    """
+    """A process may end right after a request; obstore's threads aborted one in twenty."""
     for _ in range(8):
         subprocess.run([sys.executable, "-c", _ASK_AND_END, moto.url("end")], check=True)
 
@@ -176,10 +164,7 @@ class ShortResult:
 async def test_a_whole_body_that_is_too_short_is_corruption(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A short body that obstore calls whole raises CorruptionError.
-
-    Short data must never become rows.
-    """
+    """Short data that obstore calls whole raises, so that it never becomes rows."""
 
     async def get_short(*_: object, **__: object) -> ShortResult:
         return ShortResult()

@@ -21,10 +21,7 @@ def parts_of(key: str) -> list[str]:
 
 
 def server_lists(keys: set[str], directory: str, offset: str | None, *, strings: bool) -> list[str]:
-    """List like a server.
-
-    If it orders part by part, it also skips the directory that an offset names.
-    """
+    """List like a server; one that orders part by part skips the offset's directory."""
     within = [key for key in keys if key.startswith(directory)]
     if strings:
         return sorted(key for key in within if offset is None or key > offset)
@@ -81,10 +78,7 @@ async def test_any_server_gives_key_order(
 
 
 async def test_a_flat_listing_is_not_held_back() -> None:
-    """A flat listing yields its first entry at once.
-
-    Only directories below the prefix must wait.
-    """
+    """A flat listing yields its first entry at once: only directories must wait."""
 
     async def endless() -> AsyncIterator[Entry]:
         number = 0
@@ -101,10 +95,7 @@ async def test_a_flat_listing_is_not_held_back() -> None:
 
 
 def test_the_start_is_near() -> None:
-    """A listing after a key starts close to that key.
-
-    A resuming reader must not list everything before it.
-    """
+    """A resumed listing starts close to its key."""
     assert listing_start("log/", "log/0042", strings=True) == "log/0042"
     assert listing_start("log/", "log/0042.parquet", strings=False) == "log/0041\U0010fffd"
     assert listing_start("log/004", None, strings=False) == "log/003\U0010fffd"

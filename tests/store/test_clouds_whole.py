@@ -81,10 +81,7 @@ def test_a_log_is_appended_and_read(place: Callable[[str], str]) -> None:
 def test_azurite_ends_with_the_tests_even_if_they_are_killed(
     azurite: object, tmp_path: Path
 ) -> None:
-    """Azurite ends together with the tests, even if they are killed.
-
-    Otherwise it would keep a port and memory.
-    """
+    """Azurite ends with killed tests, too, and keeps no port and memory."""
     assert azurite is not None
     done = subprocess.run(
         [sys.executable, "-c", DIES, str(tmp_path)],

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.clocks import SwiftClock
+from kit.stores import InterposedStore
 from tidelog.errors import (
     ContentionError,
     CorruptionError,
@@ -22,10 +23,10 @@ from tidelog.errors import (
     TidelogError,
 )
 from tidelog.store import conditional
-from tidelog.store.conditional import Occupied
+from tidelog.store.conditional import KeyOwner
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object, Store
-from tidelog.testing import Fault, Faulty, Recorded, Request
+from tidelog.testing import Fault, FaultyStore, RecordedStore, Request
 
 LOST_ANSWER = Fault(happened=True, told=False)
 LOST_REQUEST = Fault(happened=False, told=False)
@@ -57,43 +58,34 @@ async def replace(store: Store, data: bytes, e_tag: str) -> str:
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_create_survives_each_toss(fault: Fault) -> None:
-    """After any fault of the first attempt, a create stores its object once.
-
-    It returns the e-tag.
-    """
+    """After any fault of the first attempt, a create stores its object once."""
     inner = MemoryStore()
 
-    e_tag = await create(Faulty(inner, toss=at_first_put(fault)), b"ours")
+    e_tag = await create(FaultyStore(inner, toss=at_first_put(fault)), b"ours")
     found = await inner.get("k")
     assert (found.data, found.e_tag) == (b"ours", e_tag)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_create_loses_to_another(fault: Fault) -> None:
-    """After any fault of the first attempt, a create that loses reports NOT_APPLIED.
-
-    The other object stays.
-    """
+    """After any fault of the first attempt, a create that loses reports NOT_APPLIED."""
     inner = MemoryStore()
 
     await inner.put("k", b"theirs")
     with pytest.raises(ObjectExists) as lost:
-        await create(Faulty(inner, toss=at_first_put(fault)), b"ours")
+        await create(FaultyStore(inner, toss=at_first_put(fault)), b"ours")
     assert lost.value.outcome is Outcome.NOT_APPLIED
     assert (await inner.get("k")).data == b"theirs"
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_replace_survives_each_toss(fault: Fault) -> None:
-    """A replacement that is sent again lands once.
-
-    The first attempt changes the e-tag, so later ones fail.
-    """
+    """A replacement that is resent lands once: its first attempt changes the e-tag."""
     inner = MemoryStore()
 
     old = await inner.put("k", b"old")
     puts_before = inner.puts_count
-    e_tag = await replace(Faulty(inner, toss=at_first_put(fault)), b"ours", old)
+    e_tag = await replace(FaultyStore(inner, toss=at_first_put(fault)), b"ours", old)
     found = await inner.get("k")
     assert (found.data, found.e_tag) == (b"ours", e_tag)
     assert inner.puts_count == puts_before + 1
@@ -101,49 +93,49 @@ async def test_replace_survives_each_toss(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_replace_loses_to_another(fault: Fault) -> None:
-    """A lost replacement reports NOT_APPLIED only if no attempt is in doubt.
-
-    Otherwise another process may have replaced ours.
-    """
+    """A lost replacement is NOT_APPLIED only if no attempt is in doubt."""
     inner = MemoryStore()
     in_doubt = fault in (LOST_ANSWER, LOST_REQUEST)
 
     old = await inner.put("k", b"old")
     await inner.put("k", b"theirs")
     with pytest.raises(TidelogError) as lost:
-        await replace(Faulty(inner, toss=at_first_put(fault)), b"ours", old)
+        await replace(FaultyStore(inner, toss=at_first_put(fault)), b"ours", old)
     assert type(lost.value) is (OutcomeUnknown if in_doubt else ObjectChanged)
     expected = Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
     assert lost.value.outcome is expected
     assert (await inner.get("k")).data == b"theirs"
 
 
-class ReplacesOurs(MemoryStore):
-    """A store that loses the answer of each conditional put, and replaces the stored object."""
-
-    async def put(
-        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
-    ) -> str:
-        await MemoryStore.put(self, key, data, if_absent=if_absent, if_match=if_match)
-        await MemoryStore.put(self, key, b"theirs, on ours")
-        raise LocationError("lost", outcome=Outcome.UNKNOWN)
+def lost() -> LocationError:
+    return LocationError("no answer", outcome=Outcome.UNKNOWN)
 
 
-async def test_theirs_on_ours_is_undecidable() -> None:
-    """A write that landed and was replaced reports UNKNOWN. NOT_APPLIED would be wrong."""
-    store = ReplacesOurs()
-    old = await MemoryStore.put(store, "k", b"old")
+def busy() -> ContentionError:
+    return ContentionError("the store is busy with other writes of the object")
+
+
+@pytest.mark.parametrize("error", [lost(), busy()], ids=["lost", "busy"])
+async def test_theirs_on_ours_is_undecidable(error: TidelogError) -> None:
+    """A write that landed and was replaced is UNKNOWN, also if the store reports a conflict."""
+    inner = MemoryStore()
+
+    async def after(op: str, key: str) -> None:
+        if op == "put":
+            await inner.put(key, b"theirs, on ours")
+            raise error
+
+    store = InterposedStore(inner, after=after)
+    old = await inner.put("k", b"old")
     with pytest.raises(OutcomeUnknown):
         await replace(store, b"ours", old)
+    await inner.delete(["k"])
     with pytest.raises(OutcomeUnknown):
-        await create(ReplacesOurs(), b"ours", replaceable=True)
+        await create(store, b"ours", replaceable=True)
 
 
 async def test_a_refusal_by_ones_own_write_is_success() -> None:
-    """A write that is refused because of itself succeeds.
-
-    A client library sent it twice, and the second attempt met the first.
-    """
+    """A write that is refused because the client library sent it twice succeeds."""
 
     class SendsTwice(MemoryStore):
         async def put(
@@ -160,15 +152,12 @@ async def test_a_refusal_by_ones_own_write_is_success() -> None:
 
 
 async def test_a_deleted_object_is_not_replaced() -> None:
-    """A replacement of a deleted object is a lost race.
-
-    If an attempt is in doubt, it reports UNKNOWN.
-    """
+    """A replacement of a deleted object is a lost race, or UNKNOWN if in doubt."""
     store = MemoryStore()
     with pytest.raises(ObjectChanged):
         await replace(store, b"ours", "m0")
     with pytest.raises(OutcomeUnknown):
-        await replace(Faulty(store, toss=at_first_put(LOST_ANSWER)), b"ours", "m0")
+        await replace(FaultyStore(store, toss=at_first_put(LOST_ANSWER)), b"ours", "m0")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +170,7 @@ async def test_a_deleted_object_is_not_replaced() -> None:
 async def test_attempts_run_out(fault: Fault, outcome: Outcome) -> None:
     """A write to a store that stays away fails after a bounded time, with the right outcome."""
     clock = SwiftClock()
-    recorded = Recorded(Faulty(MemoryStore(), toss=lambda request: fault))
+    recorded = RecordedStore(FaultyStore(MemoryStore(), toss=lambda request: fault))
 
     with pytest.raises(LocationError) as failed:
         await conditional.create(recorded, "k", b"ours", clock=clock)
@@ -193,26 +182,16 @@ async def test_attempts_run_out(fault: Fault, outcome: Outcome) -> None:
 
 async def test_a_store_that_refuses_is_not_asked_again() -> None:
     """A store that refuses is not asked again, because wrong credentials stay wrong."""
-
-    class Refuses(MemoryStore):
-        async def put(
-            self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
-        ) -> str:
-            raise StoreRefused("no")
-
-    recorded = Recorded(Refuses())
+    recorded = RecordedStore(ScriptedStore(StoreRefused("no")))
     with pytest.raises(StoreRefused):
         await create(recorded, b"ours")
     assert len(recorded.records) == 1
 
 
 async def test_what_was_there_and_is_gone_after_a_long_stop_was_there() -> None:
-    """A create that lost stays lost, even if the object is gone a minute later.
+    """A create that lost stays lost, even if a stopped process reads after the deletion."""
 
-    The process may stop between its put and its read.
-    """
-
-    class Passing(MemoryStore):
+    class PassingStore(MemoryStore):
         async def put(
             self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
         ) -> str:
@@ -225,21 +204,18 @@ async def test_what_was_there_and_is_gone_after_a_long_stop_was_there() -> None:
     clock = SwiftClock()
 
     with pytest.raises(ObjectExists) as lost:
-        await conditional.create(Passing(), "k", b"ours", clock=clock)
+        await conditional.create(PassingStore(), "k", b"ours", clock=clock)
     assert lost.value.outcome is Outcome.NOT_APPLIED
 
 
 @given(coins=st.lists(st.sampled_from(FAULTS), max_size=60), writers=st.integers(1, 3))
 async def test_what_is_said_is_true(coins: list[Fault], writers: int) -> None:
-    """Reported outcomes are true for any faults.
-
-    A success means that the write landed once, and NOT_APPLIED means that it never landed.
-    """
+    """A success landed once, and NOT_APPLIED never landed, for any faults."""
     inner = MemoryStore()
     landed: list[bytes] = []
     told: list[tuple[TidelogError, bool]] = []
 
-    class Remembers(MemoryStore):
+    class RememberingStore(MemoryStore):
         async def put(
             self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
         ) -> str:
@@ -251,7 +227,7 @@ async def test_what_is_said_is_true(coins: list[Fault], writers: int) -> None:
             return await inner.get(key)
 
     rest = list(coins)
-    store = Faulty(Remembers(), toss=lambda request: rest.pop() if rest else Fault())
+    store = FaultyStore(RememberingStore(), toss=lambda request: rest.pop() if rest else Fault())
 
     async def write(name: str) -> None:
         body = f"{name} 0".encode()
@@ -274,7 +250,7 @@ async def test_what_is_said_is_true(coins: list[Fault], writers: int) -> None:
         assert not (has_landed and error.outcome is Outcome.NOT_APPLIED)
 
 
-class Told(MemoryStore):
+class ScriptedStore(MemoryStore):
     """A store whose puts and reads meet the given errors in order, and then succeed.
 
     Shape: an error for a put that does not happen, or a pair of True and an error for a put that
@@ -307,14 +283,6 @@ class Told(MemoryStore):
         return await MemoryStore.get(self, key, limit=limit if met is None else met)
 
 
-def lost() -> LocationError:
-    return LocationError("no answer", outcome=Outcome.UNKNOWN)
-
-
-def busy() -> ContentionError:
-    return ContentionError("the store is busy with other writes of the object")
-
-
 def short() -> CorruptionError:
     return CorruptionError("the store sent a different number of bytes than it announced")
 
@@ -322,21 +290,18 @@ def short() -> CorruptionError:
 @pytest.mark.parametrize(
     "store",
     [
-        Told((True, lost()), gets=(short(),)),
-        Told((True, lost()), gets=(3,)),
-        Told((True, lost()), busy(), gets=(short(), short())),
-        Told((True, lost()), StoreRefused("denied"), gets=(lost(), lost())),
-        Told((True, lost()), *[StoreRefused("denied")] * 3, gets=(lost(), short())),
-        Told((False, busy()), busy(), busy()),
-        Told((True, busy())),
+        ScriptedStore((True, lost()), gets=(short(),)),
+        ScriptedStore((True, lost()), gets=(3,)),
+        ScriptedStore((True, lost()), busy(), gets=(short(), short())),
+        ScriptedStore((True, lost()), StoreRefused("denied"), gets=(lost(), lost())),
+        ScriptedStore((True, lost()), *[StoreRefused("denied")] * 3, gets=(lost(), short())),
+        ScriptedStore((False, busy()), busy(), busy()),
+        ScriptedStore((True, busy())),
     ],
     ids=["short", "cut", "busy", "refused", "refused often", "busy often", "busy and done"],
 )
-async def test_what_is_no_answer_is_read_back(store: Told) -> None:
-    """A conflict, a short body or a refusal after a lost answer is read back.
-
-    None of them proves that the write is missing.
-    """
+async def test_what_is_no_answer_is_read_back(store: ScriptedStore) -> None:
+    """A conflict, a short body or a refusal proves nothing, so the put is read back."""
     clock = SwiftClock()
 
     there = await conditional.create_or_read(store, "k", b"ours", clock=clock)
@@ -348,15 +313,15 @@ async def test_what_is_no_answer_is_read_back(store: Told) -> None:
 @pytest.mark.parametrize(
     "store",
     [
-        Told(*[(True, lost())], *[busy()] * 99, gets=(short(),) * 99),
-        Told((True, lost()), *[StoreRefused("denied")] * 99, gets=(lost(),) * 99),
-        Told((True, lost()), gets=(short(),) * 99),
-        Told((True, lost()), gets=(2,) * 99),
-        Told((True, busy()), *[StoreRefused("denied")] * 99, gets=(lost(),) * 99),
+        ScriptedStore(*[(True, lost())], *[busy()] * 99, gets=(short(),) * 99),
+        ScriptedStore((True, lost()), *[StoreRefused("denied")] * 99, gets=(lost(),) * 99),
+        ScriptedStore((True, lost()), gets=(short(),) * 99),
+        ScriptedStore((True, lost()), gets=(2,) * 99),
+        ScriptedStore((True, busy()), *[StoreRefused("denied")] * 99, gets=(lost(),) * 99),
     ],
     ids=["busy", "refused", "short", "cut", "busy and done"],
 )
-async def test_what_was_sent_and_cannot_be_read_back_is_unknown(store: Told) -> None:
+async def test_what_was_sent_and_cannot_be_read_back_is_unknown(store: ScriptedStore) -> None:
     """A sent write that cannot be read back reports UNKNOWN with the reason."""
     with pytest.raises(LocationError, match="reason=") as failed:
         await conditional.create(store, "k", b"ours", clock=SwiftClock())
@@ -376,7 +341,7 @@ async def test_what_was_refused_each_time_is_not_there(
     error: TidelogError, kind: type[TidelogError]
 ) -> None:
     """A write that was refused at every attempt reports NOT_APPLIED. No attempt is in doubt."""
-    old = await (store := Told()).put("k", b"old")
+    old = await (store := ScriptedStore()).put("k", b"old")
     store.puts = [error] * 99
 
     with pytest.raises(kind) as failed:
@@ -388,11 +353,8 @@ async def test_what_was_refused_each_time_is_not_there(
 
 
 async def test_a_replacement_whose_look_failed_is_read_back_after_a_conflict() -> None:
-    """A replacement is read back after a conflict if an earlier attempt landed.
-
-    The read after that attempt failed.
-    """
-    old = await (store := Told()).put("k", b"old")
+    """A replacement is read back after a conflict, because an attempt may have landed."""
+    old = await (store := ScriptedStore()).put("k", b"old")
     store.puts, store.gets = [(True, lost()), busy()], [lost()]
 
     await conditional.replace(store, "k", b"ours", e_tag=old, clock=SwiftClock())
@@ -402,42 +364,19 @@ async def test_a_replacement_whose_look_failed_is_read_back_after_a_conflict() -
 
 async def test_what_another_created_is_read() -> None:
     """A create-or-read returns the existing bytes, despite conflicts and refusals on the way."""
-    store = Told(gets=(short(), lost()))
+    store = ScriptedStore(gets=(short(), lost()))
     await store.put("k", b"theirs")
     store.puts = [busy(), StoreRefused("denied")]
     clock = SwiftClock()
 
     assert await conditional.create_or_read(store, "k", b"ours", clock=clock) == b"theirs"
-    for key, who in (("k", Occupied.OTHERS), ("other", Occupied.CREATED)):
+    for key, who in (("k", KeyOwner.OTHERS), ("other", KeyOwner.CREATED)):
         assert await conditional.occupy(store, key, b"ours", clock=clock) is who
 
 
 async def test_a_put_whose_answer_was_lost_is_known_again() -> None:
-    """A put whose answer was lost is recognised by the stored bytes.
-
-    An opener that took its own fences for another's would put more and more.
-    """
-    store = Told((True, lost()))
+    """Stored bytes identify a put without an answer; an opener would fence again and again."""
+    store = ScriptedStore((True, lost()))
     clock = SwiftClock()
 
-    assert await conditional.occupy(store, "k", b"ours", clock=clock) is Occupied.OURS
-
-
-async def test_a_conflict_whose_put_had_landed_is_no_lost_race() -> None:
-    """A conflict after a landed put is not a lost race.
-
-    The store reports only its last attempt, and another process may have replaced ours.
-    """
-
-    class Busy(MemoryStore):
-        async def put(
-            self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
-        ) -> str:
-            await MemoryStore.put(self, key, data, if_absent=if_absent, if_match=if_match)
-            await MemoryStore.put(self, key, b"theirs, on ours")
-            raise busy()
-
-    old = await MemoryStore.put(store := Busy(), "k", b"old")
-
-    with pytest.raises(OutcomeUnknown):
-        await conditional.replace(store, "k", b"ours", e_tag=old, clock=SwiftClock())
+    assert await conditional.occupy(store, "k", b"ours", clock=clock) is KeyOwner.OURS

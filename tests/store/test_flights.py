@@ -7,10 +7,11 @@ import gc
 
 import pytest
 
+from kit.clocks import simulated
 from sim.kernel.clock import SimClock
 from sim.kernel.loop import run
+from tidelog.core.lookahead import SharedCalls
 from tidelog.errors import LocationError
-from tidelog.store.wrappers.flights import SharedCalls
 
 SEEDS = range(20)
 
@@ -41,61 +42,49 @@ class Calls:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_call_serves_all_who_ask_meanwhile(seed: int) -> None:
+@simulated
+async def test_one_call_serves_all_concurrent_callers(seed: int) -> None:
     """Concurrent callers share one call, and the next caller starts another."""
-
-    async def main() -> None:
-        calls = Calls()
-        assert await asyncio.gather(*(calls.ask() for _ in range(9))) == [1] * 9
-        assert await calls.ask() == 2
-        assert "a" not in calls.flights
-
-    run(main, seed)
+    calls = Calls()
+    assert await asyncio.gather(*(calls.ask() for _ in range(9))) == [1] * 9
+    assert await calls.ask() == 2
+    assert "a" not in calls.flights
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_who_is_cancelled_takes_only_himself_away(seed: int) -> None:
+@simulated
+async def test_who_is_cancelled_takes_only_himself_away(seed: int) -> None:
     """A cancelled waiter affects no other. This holds for the one that started the call too."""
-
-    async def main() -> None:
-        calls = Calls()
-        tasks = [asyncio.create_task(calls.ask()) for _ in range(4)]
-        await calls.clock.sleep(1_000)
-        for task in tasks[:3]:
-            task.cancel()
-        assert await tasks[3] == 1
-        assert [task.cancelled() for task in tasks] == [True, True, True, False]
-        assert calls.sent_count == 1
-
-    run(main, seed)
+    calls = Calls()
+    tasks = [asyncio.create_task(calls.ask()) for _ in range(4)]
+    await calls.clock.sleep(1_000)
+    for task in tasks[:3]:
+        task.cancel()
+    assert await tasks[3] == 1
+    assert [task.cancelled() for task in tasks] == [True, True, True, False]
+    assert calls.sent_count == 1
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_call_ends_with_its_last_waiter(seed: int) -> None:
-    """A call ends with its last waiter.
-
-    A new caller then does not get the call that is being cancelled.
-    """
-
-    async def main() -> None:
-        calls = Calls()
-        tasks = [asyncio.create_task(calls.ask()) for _ in range(3)]
-        await calls.clock.sleep(1_000)
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        assert (calls.sent_count, calls.ended_count) == (1, 1)
-        assert len(asyncio.all_tasks()) == 1
-        late = [asyncio.create_task(calls.ask()) for _ in range(2)]
-        await calls.clock.sleep(1_000)
-        late[0].cancel()
-        assert await late[1] == 2
-
-    run(main, seed)
+@simulated
+async def test_a_call_ends_with_its_last_waiter(seed: int) -> None:
+    """A new caller does not get a call that its last waiter has cancelled."""
+    calls = Calls()
+    tasks = [asyncio.create_task(calls.ask()) for _ in range(3)]
+    await calls.clock.sleep(1_000)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    assert (calls.sent_count, calls.ended_count) == (1, 1)
+    assert len(asyncio.all_tasks()) == 1
+    late = [asyncio.create_task(calls.ask()) for _ in range(2)]
+    await calls.clock.sleep(1_000)
+    late[0].cancel()
+    assert await late[1] == 2
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_failure_nobody_waits_for_is_not_reported(seed: int) -> None:
+def test_a_failure_without_a_waiter_is_not_reported(seed: int) -> None:
     """A failure without a waiter is not reported. Its waiters were cancelled when it failed."""
 
     async def main() -> None:
@@ -111,18 +100,15 @@ def test_a_failure_nobody_waits_for_is_not_reported(seed: int) -> None:
     gc.collect()  # A lost exception is reported at its collection, and warnings are errors.
 
 
-def test_numbers_tell_who_asked_first() -> None:
+@simulated
+async def test_an_earlier_call_has_a_lower_number() -> None:
     """A call has a lower number than every call that is sent later."""
-
-    async def main() -> None:
-        calls = Calls()
-        first = calls.flights.join("a", calls.send)
-        assert first.number < calls.flights.next_number
-        calls.flights.leave(["a", "never sent"])
-        second = calls.flights.join("a", calls.send)
-        assert second.number > first.number
-        # Sent in either order.
-        gave = await asyncio.gather(calls.flights.wait("a", first), calls.flights.wait("a", second))
-        assert set(gave) == {2}
-
-    run(main, 1)
+    calls = Calls()
+    first = calls.flights.join("a", calls.send)
+    assert first.number < calls.flights.next_number
+    calls.flights.leave(["a", "never sent"])
+    second = calls.flights.join("a", calls.send)
+    assert second.number > first.number
+    # Sent in either order.
+    gave = await asyncio.gather(calls.flights.wait("a", first), calls.flights.wait("a", second))
+    assert set(gave) == {2}

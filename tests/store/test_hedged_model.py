@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from kit.stores import Lingering
+from kit.clocks import simulated
+from kit.stores import LingeringStore
 from sim.kernel.clock import SimClock
 from sim.kernel.loop import run
 from tidelog.errors import (
@@ -25,16 +26,16 @@ from tidelog.errors import (
 )
 from tidelog.store import conditional
 from tidelog.store.memory import MemoryStore
-from tidelog.store.wrappers.hedged import Hedged
+from tidelog.store.wrappers.hedged import HedgedStore
 from tidelog.store.wrappers.hedging import Hedging
-from tidelog.testing import Fault, Faulty, Request
+from tidelog.testing import Fault, FaultyStore, Request
 
 SEEDS = range(60)
 EAGER = Hedging(least_us=1_000, most_us=1_000, samples_min=1, extra_permille=1_000)
 
 
 @dataclass(frozen=True)
-class Ended:
+class CreationEnd:
     """The end of a creation: an e-tag or an error."""
 
     key: str
@@ -49,11 +50,11 @@ class World:
         self.dice = random.Random(f"world {seed}")
         self.clock = SimClock(seed)
         self.inner = MemoryStore()
-        faulty = Faulty(self.inner, toss=self._toss)
-        self.slow = Lingering(faulty, clock=self.clock, delays_us=lambda op: self._delays_us())
+        faulty = FaultyStore(self.inner, toss=self._toss)
+        self.slow = LingeringStore(faulty, clock=self.clock, delays_us=lambda op: self._delays_us())
 
-    def handle(self) -> Hedged:
-        return Hedged(
+    def handle(self) -> HedgedStore:
+        return HedgedStore(
             self.slow, clock=self.clock, is_immutable=lambda key: key != "head", hedging=EAGER
         )
 
@@ -65,12 +66,9 @@ class World:
         return Fault(happened=self.dice.random() > 0.1, told=self.dice.random() > 0.1)
 
 
-def create_at_once(seed: int) -> tuple[list[Ended], MemoryStore, int]:
-    """Let three writers create twelve objects.
-
-    Return the ends, the store, and the number of hedges.
-    """
-    world, ends, again_count = World(seed), list[Ended](), 0
+def create_at_once(seed: int) -> tuple[list[CreationEnd], MemoryStore, int]:
+    """Let three writers create twelve objects; return the ends, the store, the hedges."""
+    world, ends, again_count = World(seed), list[CreationEnd](), 0
 
     async def writer(name: int) -> None:
         nonlocal again_count
@@ -82,7 +80,7 @@ def create_at_once(seed: int) -> tuple[list[Ended], MemoryStore, int]:
                 result = await store.put(key, body, if_absent=True)
             except TidelogError as error:
                 result = error
-            ends.append(Ended(key, body, result))
+            ends.append(CreationEnd(key, body, result))
         again_count += store.hedges().again_count
 
     async def main() -> None:
@@ -93,7 +91,7 @@ def create_at_once(seed: int) -> tuple[list[Ended], MemoryStore, int]:
     return ends, world.inner, again_count
 
 
-def lies(ends: Sequence[Ended], inner: MemoryStore) -> list[Ended]:
+def lies(ends: Sequence[CreationEnd], inner: MemoryStore) -> list[CreationEnd]:
     """Return the ends that the content of the store contradicts."""
     found = []
     for end in ends:
@@ -111,10 +109,7 @@ def lies(ends: Sequence[Ended], inner: MemoryStore) -> list[Ended]:
 
 
 def test_what_is_said_of_a_creation_is_true() -> None:
-    """The reported end of a creation is true, even after all late requests.
-
-    Success means that the object is stored; ObjectExists or NOT_APPLIED means that it is not.
-    """
+    """A creation's reported end stays true after all late requests."""
     seen: set[object] = set()
     again_count = 0
     for seed in SEEDS:
@@ -216,16 +211,13 @@ def test_reads_see_what_was_answered(seed: int) -> None:
     assert missing_count[0] > 0
 
 
-def test_a_stale_e_tag_is_refused_through_it() -> None:
+@simulated
+async def test_a_stale_e_tag_is_refused_through_it() -> None:
     """A conditional replacement passes through unchanged, so a stale e-tag is refused."""
-
-    async def main() -> None:
-        inner = MemoryStore()
-        store = Hedged(inner, clock=SimClock(1), is_immutable=lambda key: True, hedging=EAGER)
-        stale = await store.put("a", b"1")
-        await store.put("a", b"2", if_match=stale)
-        with pytest.raises(ObjectChanged):
-            await store.put("a", b"3", if_match=stale)
-        assert inner.objects["a"].data == b"2"
-
-    run(main, 1)
+    inner = MemoryStore()
+    store = HedgedStore(inner, clock=SimClock(1), is_immutable=lambda key: True, hedging=EAGER)
+    stale = await store.put("a", b"1")
+    await store.put("a", b"2", if_match=stale)
+    with pytest.raises(ObjectChanged):
+        await store.put("a", b"3", if_match=stale)
+    assert inner.objects["a"].data == b"2"

@@ -64,10 +64,7 @@ def test_the_delay_outlasts_its_share_of_the_window(times: list[int], data: st.D
 
 
 def test_the_delay_has_bounds_and_a_beginning() -> None:
-    """The delay has bounds and needs a minimum of samples.
-
-    One slow start must not disable hedging, and a fast disk must not double all requests.
-    """
+    """One slow start must not disable hedging, nor a fast disk double all requests."""
     hedging = Hedging(least_us=1_000, most_us=9_000, samples_min=3, window=10, factor=2)
     quick, slow, usual = (LatencyWindow((took_us,) * 3) for took_us in (10, 10**9, 2_000))
 
@@ -112,10 +109,7 @@ def test_the_budget_is_used() -> None:
 @pytest.mark.parametrize("first", MAY_HAVE_LANDED)
 @pytest.mark.parametrize("second", MAY_HAVE_LANDED)
 def test_outcomes_of_two_puts_are_honest(first: str, second: str) -> None:
-    """The result of two attempts is true for every pair of ends.
-
-    It is reported as early as possible.
-    """
+    """The result of two attempts is true for every pair of ends, and as early as possible."""
     results = [MAY_HAVE_LANDED[name][0] for name in (first, second)]
     landed = [MAY_HAVE_LANDED[name][1] for name in (first, second)]
 

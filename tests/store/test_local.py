@@ -27,7 +27,6 @@ from tidelog.errors import (
 from tidelog.store import conditional
 from tidelog.store.local import disk as local_disk
 from tidelog.store.local import files as local_files
-from tidelog.store.local import identity as local_identity
 from tidelog.store.local.store import LocalStore
 
 CLOCK = SystemClock()
@@ -85,7 +84,7 @@ async def test_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
     assert new.exists()
 
 
-async def test_what_cannot_be_swept_stands_in_no_write_s_way(
+async def test_a_put_succeeds_next_to_files_that_it_cannot_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A put succeeds even if it cannot delete another user's old temporary files."""
@@ -307,10 +306,7 @@ REQUESTS: dict[str, Callable[[LocalStore], Awaitable[object]]] = {
 async def test_a_root_that_was_unmounted_or_moved_takes_nothing(
     request_kind: str, is_swapped: bool, tmp_path: Path
 ) -> None:
-    """An unmounted or moved root refuses every request.
-
-    An object below a mount point would be hidden after the disk is mounted again.
-    """
+    """An object below an empty mount point would be hidden by the next mount: refused."""
     lake = tmp_path / "lake"
     lake.mkdir()
     store = LocalStore(lake, clock=CLOCK)
@@ -376,10 +372,7 @@ async def test_an_empty_folder_below_it_is_made_again(tmp_path: Path) -> None:
 
 
 async def test_a_put_makes_no_root(tmp_path: Path) -> None:
-    """A put does not create the root, which may be on a disk that is not mounted yet.
-
-    A caller must ask for it.
-    """
+    """Only a caller that asks creates the root, which may be a disk that is not mounted."""
     store = LocalStore(tmp_path / "lake", clock=CLOCK)
     for key in ("a", "log/a/b"):
         with pytest.raises(StoreRefused, match="no longer exists") as refused:
@@ -410,13 +403,10 @@ async def test_a_store_that_only_reads_takes_another_directory(tmp_path: Path) -
 async def test_a_root_on_another_device_is_the_same_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A root with another device number is the same root.
-
-    A remount may change that number, but not the inode and the creation time.
-    """
+    """A remount may change a root's device number, but not its inode and creation time."""
     store = LocalStore(tmp_path, clock=CLOCK)
     await store.put("a", b"1")
-    if not local_identity.identity_of(str(tmp_path)):
+    if not local_files.identity_of(str(tmp_path)):
         pytest.skip("this file system has no time of creation")
     found = store._disk._root._found
     assert found is not None
@@ -429,10 +419,7 @@ async def test_a_root_on_another_device_is_the_same_one(
 
 
 async def test_a_lock_held_for_ever_is_reported(tmp_path: Path) -> None:
-    """A lock that is held for too long raises LocationError, so that a stopped process is noticed.
-
-    A creation needs no lock.
-    """
+    """A stopped process with a lock becomes an error; a creation needs no lock."""
     store = LocalStore(tmp_path, clock=SwiftClock())
 
     e_tag = await store.put("a", b"1")
@@ -449,9 +436,7 @@ async def test_a_lock_held_for_ever_is_reported(tmp_path: Path) -> None:
     await store.put("a", b"4", if_match=e_tag)
 
 
-async def test_who_is_stopped_while_it_writes_keeps_nobody_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slow_write_holds_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow write holds no lock, so that other writers need not wait for it."""
     store, other = (LocalStore(tmp_path, clock=SwiftClock()) for _ in range(2))
     e_tag = await store.put("head", b"old")
@@ -476,10 +461,7 @@ async def test_who_is_stopped_while_it_writes_keeps_nobody_waiting(
 async def test_a_file_that_changes_under_its_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes and e-tag of a read belong to one version.
-
-    A file that keeps changing raises LocationError.
-    """
+    """Bytes and e-tag of a read are of one version; a file that keeps changing raises."""
     path = tmp_path / "growing"
     path.write_bytes(b"1")
     store = LocalStore(tmp_path, clock=CLOCK)
@@ -522,10 +504,7 @@ class Syncs:
 async def test_what_is_read_back_is_durable(
     how: str, failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A put whose last sync failed is durable after it is read back.
-
-    The read must not count as a sync.
-    """
+    """A put whose last sync failed is synced before its read-back counts."""
     clock = SwiftClock()
     store = LocalStore(tmp_path, clock=clock)
     e_tag = await store.put("slots/old", b"old")
@@ -545,10 +524,7 @@ async def test_what_is_read_back_is_durable(
 async def test_who_is_told_that_an_object_exists_can_build_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ObjectExists is reported only after a sync.
-
-    Another process may have died between creating the name and syncing it.
-    """
+    """ObjectExists follows a sync: the creator may have died before its own."""
     one, other = (LocalStore(tmp_path, clock=CLOCK) for _ in range(2))
     await other.put("slots/first", b"1")
     syncs = Syncs(monkeypatch, failing=1)

@@ -46,10 +46,7 @@ async def test_links_are_followed_but_not_for_ever(tmp_path: Path) -> None:
 async def test_listing_reads_only_directories_that_can_match(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A listing opens only directories that can match.
-
-    A reader that follows a log must not open old ones.
-    """
+    """A follower of a log must not open old directories."""
     store = LocalStore(tmp_path, clock=CLOCK)
     opened: list[str] = []
     scan = os.scandir
@@ -61,7 +58,7 @@ async def test_listing_reads_only_directories_that_can_match(
     for number in range(5):
         await store.put(f"log/b{number}/f", b"")
     await store.put("other/f", b"")
-    monkeypatch.setattr("tidelog.store.local.walk.os.scandir", remember)
+    monkeypatch.setattr("tidelog.store.local.store.os.scandir", remember)
     assert await keys_of(store, "log/", after="log/b3/e") == ["log/b3/f", "log/b4/f"]
     assert opened == ["log", "log/b3", "log/b4"]
 
@@ -91,7 +88,7 @@ async def test_a_directory_that_cannot_be_read_is_an_error(
     def refuse(path: str) -> object:
         raise PermissionError(errno.EACCES, "denied", path)
 
-    monkeypatch.setattr("tidelog.store.local.walk.os.scandir", refuse)
+    monkeypatch.setattr("tidelog.store.local.store.os.scandir", refuse)
     with pytest.raises(LocationError, match="denies access"):
         await keys_of(LocalStore(tmp_path, clock=CLOCK))
 
@@ -100,10 +97,7 @@ async def test_a_directory_that_cannot_be_read_is_an_error(
 async def test_a_file_that_cannot_be_looked_at_is_not_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """A file whose status cannot be read raises LocationError.
-
-    A pin that a listing skips would hold nothing.
-    """
+    """A pin that a listing skips would hold nothing, so an unreadable status raises."""
     (tmp_path / "pin").mkdir()
     (tmp_path / "pin" / "p").write_bytes(b"1")
     store = LocalStore(tmp_path, clock=CLOCK)

@@ -9,16 +9,13 @@ import pytest
 from kit.clocks import SwiftClock
 from tidelog.errors import LocationError, ObjectExists
 from tidelog.store.memory import MemoryStore
-from tidelog.store.wrappers.metered import Metered, Usage
-from tidelog.testing import Delayed, Fault, Faulty, Request
+from tidelog.store.wrappers.metered import MeteringStore, Usage
+from tidelog.testing import DelayedStore, Fault, FaultyStore, Request
 
 
 async def test_requests_and_bytes_are_counted() -> None:
-    """Each kind of request is counted by itself.
-
-    Refreshes count as gets, and refused requests count too, because the cloud bills them.
-    """
-    store = Metered(MemoryStore(), clock=SwiftClock())
+    """Each kind of request counts, also refreshes as gets and refused ones, which are billed."""
+    store = MeteringStore(MemoryStore(), clock=SwiftClock())
 
     e_tag = await store.put("a", b"12345", if_absent=True)
     with pytest.raises(ObjectExists):
@@ -38,7 +35,7 @@ async def test_requests_and_bytes_are_counted() -> None:
 @pytest.mark.parametrize(("entries", "pages"), [(0, 1), (1, 1), (1_000, 1), (1_001, 2), (2_000, 2)])
 async def test_listings_are_counted_by_the_page(entries: int, pages: int) -> None:
     """A listing counts one request for each 1000 entries, like on every cloud."""
-    store = Metered(MemoryStore(), clock=SwiftClock())
+    store = MeteringStore(MemoryStore(), clock=SwiftClock())
 
     async def run() -> int:
         for number in range(entries):
@@ -50,17 +47,14 @@ async def test_listings_are_counted_by_the_page(entries: int, pages: int) -> Non
 
 
 async def test_failures_and_time_are_counted() -> None:
-    """Failures and waiting times are counted.
-
-    The caller's own time between two entries does not count.
-    """
+    """Failures and waits count; the caller's own time between two entries does not."""
     clock = SwiftClock()
-    slow = Delayed(MemoryStore(), clock=clock, delay_us=lambda op, key: 50_000_000)
+    slow = DelayedStore(MemoryStore(), clock=clock, delay_us=lambda op, key: 50_000_000)
 
     def toss(request: Request) -> Fault:
         return Fault(happened=request.index != 1)
 
-    store = Metered(Faulty(slow, toss=toss), clock=clock)
+    store = MeteringStore(FaultyStore(slow, toss=toss), clock=clock)
 
     await store.put("a", b"")
     with pytest.raises(LocationError):
@@ -95,11 +89,8 @@ def test_usage_is_a_sum() -> None:
 
 
 async def test_a_snapshot_stays() -> None:
-    """A snapshot of the usage does not change.
-
-    The difference of two snapshots is the usage between them.
-    """
-    store = Metered(MemoryStore(), clock=SwiftClock())
+    """The difference of two snapshots is the usage between them."""
+    store = MeteringStore(MemoryStore(), clock=SwiftClock())
     before = store.usage()
     await store.put("a", b"")
     assert before == Usage()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import UsageError
-from tidelog.store.patterns import distinct_prefixes, literal_parts, matches
+from tidelog.store.keys import distinct_prefixes, literal_parts, matches
 from tidelog.store.urls import split_glob, split_globs
 
 
@@ -30,10 +30,7 @@ from tidelog.store.urls import split_glob, split_globs
     ],
 )
 def test_places_of_one_store(places: list[str], url: str, patterns: tuple[str, ...]) -> None:
-    """Places of one store become its URL and one pattern each.
-
-    Names keep characters that are special in URLs and patterns.
-    """
+    """Places of one store become its URL and one pattern each, with special characters."""
     assert split_globs(places) == (url, patterns)
 
 

@@ -70,11 +70,10 @@ async def test_the_default_profile_counts_where_nothing_is_said(
     await check_works(place(seaweed))
 
 
-async def test_a_command_may_say_who_one_is(home: Path, seaweed: SeaweedServer) -> None:
-    """A profile can name a command that prints credentials.
-
-    Only boto3 supports this, like single sign-on and roles.
-    """
+async def test_a_profile_may_name_a_command_for_credentials(
+    home: Path, seaweed: SeaweedServer
+) -> None:
+    """A profile can name a command that prints credentials, which only boto3 supports."""
     told = f'{{"Version":1,"AccessKeyId":"{ACCESS_KEY}","SecretAccessKey":"{SECRET_KEY}"}}'
     (home / "said.json").write_text(told)
     command = f"{sys.executable} -c \"print(open('{home / 'said.json'}').read())\""
@@ -94,10 +93,7 @@ def test_a_command_that_fails_is_named(home: Path, command: str, word: str) -> N
 
 
 async def test_who_was_logged_out_meanwhile_is_told_so(home: Path, seaweed: SeaweedServer) -> None:
-    """A profile that stops working raises StoreRefused at the next request.
-
-    The role could not be assumed.
-    """
+    """A profile that stops working raises StoreRefused at the next request."""
     (home / "config").write_text(
         "[profile far]\nrole_arn = arn:aws:iam::123456789012:role/x\nsource_profile = lake\n"
         "endpoint_url = http://127.0.0.1:1\nregion = us-east-1\n"
@@ -134,10 +130,7 @@ def test_without_boto3_it_says_what_to_install(home: Path, monkeypatch: pytest.M
     ],
 )
 def test_who_prevails(told: dict[str, str], environ: dict[str, str], chosen: str | None) -> None:
-    """A profile in the URL takes precedence over the environment.
-
-    Keys in the environment take precedence over a profile there, as with AWS's tools.
-    """
+    """URL profile, then environment keys, then the environment's profile, like AWS's tools."""
     assert chosen_profile(told, environ) == chosen
 
 

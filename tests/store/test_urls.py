@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tidelog.core.clock import SystemClock
 from tidelog.errors import UsageError
+from tidelog.store.keys import literal_prefix, matches
 from tidelog.store.local.store import LocalStore
 from tidelog.store.memory import MemoryStore
-from tidelog.store.patterns import literal_prefix, matches
 from tidelog.store.urls import open_store, split_glob
 
 CLOCK = SystemClock()
@@ -26,10 +26,7 @@ def test_memory_is_new_each_time() -> None:
 
 
 def test_paths_in_all_their_spellings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All spellings of a path open the same store.
-
-    They are relative, absolute, a file URL, and Spark's form.
-    """
+    """A relative path, an absolute one, a file URL and Spark's form open the same store."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     spellings = [
@@ -186,9 +183,6 @@ def test_patterns() -> None:
     key=st.text(alphabet="ab/.[]*", min_size=1, max_size=8),
 )
 def test_what_matches_lies_below_the_literal_prefix(pattern: str, key: str) -> None:
-    """A key that matches a pattern starts with its literal prefix.
-
-    Otherwise a listing of that prefix would miss it.
-    """
+    """A listing of a pattern's literal prefix contains every key that matches."""
     if matches(pattern, key):
         assert key.startswith(literal_prefix(pattern))

@@ -16,10 +16,10 @@ from sim.workloads.log import simulate_log
 from sim.workloads.shard import simulate_shard
 from sim.workloads.slot import simulate_slots
 from tidelog.store.port import Store
-from tidelog.store.wrappers.cached import Cached
-from tidelog.store.wrappers.hedged import Hedged
+from tidelog.store.wrappers.cached import CachedStore
+from tidelog.store.wrappers.hedged import HedgedStore
 from tidelog.store.wrappers.hedging import Hedging
-from tidelog.testing import Recorded
+from tidelog.testing import RecordedStore
 
 SEEDS = range(5)
 # Half of all requests last longer than half of the requests before them.
@@ -33,39 +33,41 @@ def is_immutable(key: str) -> bool:
     return key.endswith(".parquet")
 
 
-class Wrapped(Recorded):
+class WrappedStore(RecordedStore):
     """The store of a simulator client with the wrappers around it."""
 
-    hedges: list[Hedged] = []  # noqa: RUF012 - each test puts its own there
+    hedges: list[HedgedStore] = []  # noqa: RUF012 - each test puts its own there
 
     def __init__(self, store: Store) -> None:
-        hedged = Hedged(store, clock=SimClock("wrapped"), is_immutable=is_immutable, hedging=EAGER)
+        hedged = HedgedStore(
+            store, clock=SimClock("wrapped"), is_immutable=is_immutable, hedging=EAGER
+        )
         self.hedges.append(hedged)
         super().__init__(hedged)
 
 
-class WrappedTwice(Wrapped):
+class WrappedTwice(WrappedStore):
     """The same with a cache on top."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self._store = Cached(self._store, clock=SimClock("kept"), is_immutable=is_immutable)
+        self._store = CachedStore(self._store, clock=SimClock("kept"), is_immutable=is_immutable)
 
 
-@pytest.mark.parametrize("wrapped", [Wrapped, WrappedTwice])
+@pytest.mark.parametrize("wrapped", [WrappedStore, WrappedTwice])
 @pytest.mark.parametrize(
     "simulate", [simulate_consensus, simulate_log, simulate_slots, simulate_shard]
 )
 def test_scenarios_hold_on_wrapped_stores(
-    simulate: Callable[[int], object], wrapped: type[Wrapped], monkeypatch: pytest.MonkeyPatch
+    simulate: Callable[[int], object], wrapped: type[WrappedStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The simulator's scenarios also hold on a hedged store and on a cached one."""
-    monkeypatch.setattr("sim.kernel.world.Recorded", wrapped)
-    monkeypatch.setattr(Wrapped, "hedges", [])
+    monkeypatch.setattr("sim.kernel.world.RecordedStore", wrapped)
+    monkeypatch.setattr(WrappedStore, "hedges", [])
     for seed in SEEDS:
         simulate(seed)
 
-    requests_count = sum(hedged.hedges().requests_count for hedged in Wrapped.hedges)
-    again_count = sum(hedged.hedges().again_count for hedged in Wrapped.hedges)
+    requests_count = sum(hedged.hedges().requests_count for hedged in WrappedStore.hedges)
+    again_count = sum(hedged.hedges().again_count for hedged in WrappedStore.hedges)
     print(f"{simulate.__name__} {wrapped.__name__} {requests_count=} {again_count=}")
     assert again_count * 4 > requests_count

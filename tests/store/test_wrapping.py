@@ -18,9 +18,9 @@ from tidelog.location import Location, open_location
 from tidelog.persist.format.part import part_path
 from tidelog.persist.read.snapshot import ShardSnapshot
 from tidelog.store.memory import MemoryStore
-from tidelog.store.wrappers.cached import Cached
-from tidelog.store.wrappers.hedged import Hedged
-from tidelog.store.wrappers.metered import Metered, usage_of
+from tidelog.store.wrappers.cached import CachedStore
+from tidelog.store.wrappers.hedged import HedgedStore
+from tidelog.store.wrappers.metered import MeteringStore, Usage, usage_of
 from tidelog.store.wrapping import (
     NOTHING_TOLD,
     Wrapping,
@@ -55,10 +55,7 @@ Change = Callable[[MemoryStore, str], None]
     ],
 )
 def test_options_leave_the_place_as_it_is(url: str, place: str, told: Wrapping) -> None:
-    """Options do not change the place, which is compared and stored.
-
-    They survive a round trip through the URL.
-    """
+    """Options survive a round trip through the URL and do not change the stored place."""
     assert split_wrapping(url) == (place, told)
     assert split_wrapping(with_wrapping(place, told)) == (place, told)
 
@@ -111,26 +108,21 @@ def test_what_is_said_nearest_counts() -> None:
     assert NOTHING_TOLD.otherwise(around) == Wrapping(cache="1MiB", hedge=True)
 
 
-def test_the_order_is_cached_hedged_metered() -> None:
-    """The cache wraps the hedging, which wraps the meter.
-
-    The meter sees the sent requests, and consensus sees no copies.
-    """
+async def test_the_order_is_cached_hedged_metered() -> None:
+    """The cache wraps the hedging, which wraps the meter; consensus sees no copies."""
     found = wrap(MemoryStore(), Wrapping(cache="1MiB", hedge=True), clock=CLOCK)
 
-    assert isinstance(found.whole, Cached)
-    assert isinstance(found.fresh, Hedged)
-    assert isinstance(found.meter, Metered)
-    assert usage_of(found.whole) is found.meter.usage()
+    assert isinstance(found.whole, CachedStore)
+    assert isinstance(found.fresh, HedgedStore)
+    assert isinstance(found.meter, MeteringStore)
+    await found.whole.put("a", b"a")
+    assert usage_of(found.whole) == found.meter.usage() != Usage()
     bare = wrap(MemoryStore(), Wrapping(cache="off", hedge=False), clock=CLOCK)
     assert bare.whole is bare.fresh is bare.meter
 
 
 def test_copies_are_kept_of_parts_only() -> None:
-    """Only parts are cached.
-
-    Any object that may be replaced, or created again under its name, is read from the store.
-    """
+    """Objects that may be replaced, or created again, are read from the store."""
     others = [
         "tidelog.json",
         "consensus/catalog",
@@ -186,10 +178,7 @@ async def test_parts_are_read_once(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "folder"])
 async def test_a_copy_that_came_damaged_is_not_believed_twice(kind: str, tmp_path: Path) -> None:
-    """A damaged copy is read again from the store.
-
-    Otherwise one network error would last as long as the copy.
-    """
+    """A damaged copy is read again, or one network error would last as long as it."""
     store = MemoryStore()
     cache = "8MiB" if kind == "memory" else str(tmp_path / "copies")
     location, snapshot = await written(store, cache)
@@ -232,10 +221,7 @@ async def test_consensus_is_asked_each_time() -> None:
 
 
 async def test_a_log_is_read_from_the_store_each_time() -> None:
-    """A log is read from the store each time.
-
-    A suspended writer may create a collected slot again with other records.
-    """
+    """A suspended writer may create a collected slot again, so no log is cached."""
     store = MemoryStore()
     location = await opened(store, "8MiB", create=True)
     async with await location.logs.create("l") as log:
@@ -255,10 +241,7 @@ async def bodies_of(log: Log) -> list[bytes | None]:
 
 
 async def test_the_location_is_known_by_its_place_alone() -> None:
-    """A location is identified by its place alone, without options.
-
-    A handle passes the options on to other processes.
-    """
+    """A location's identity has no options; a handle passes them to other processes."""
     store = MemoryStore()
     location = await open_location(PLACE + "?hedge=on", create=True, store=store, cache="1MiB")
     plain = await open_location(PLACE, store=store)

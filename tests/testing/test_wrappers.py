@@ -8,25 +8,29 @@ from kit.clocks import SwiftClock
 from tidelog.errors import LocationError, ObjectExists, ObjectNotFound, Outcome
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing import Delayed, Fault, Faulty, Recorded, RecordedRequest, Request
+from tidelog.testing import (
+    DelayedStore,
+    Fault,
+    FaultyStore,
+    RecordedRequest,
+    RecordedStore,
+    Request,
+)
 
 
 def stores() -> list[Store]:
     """Return one store of each wrapper. The type checker proves that they are stores."""
     clock = SwiftClock()
     return [
-        Delayed(MemoryStore(), clock=clock, delay_us=lambda op, key: 1),
-        Faulty(MemoryStore(), toss=lambda request: Fault()),
-        Recorded(MemoryStore()),
+        DelayedStore(MemoryStore(), clock=clock, delay_us=lambda op, key: 1),
+        FaultyStore(MemoryStore(), toss=lambda request: Fault()),
+        RecordedStore(MemoryStore()),
     ]
 
 
 @pytest.mark.parametrize("store", stores(), ids=lambda store: type(store).__name__)
 async def test_without_faults_a_wrapper_changes_nothing(store: Store) -> None:
-    """Without faults, a wrapper changes no result.
-
-    A wrapper that did would invalidate the tests that use it.
-    """
+    """A wrapper that changes a result would invalidate the tests that use it."""
     e_tag = await store.put("a", b"123", if_absent=True)
     with pytest.raises(ObjectExists):
         await store.put("a", b"", if_absent=True)
@@ -47,13 +51,9 @@ async def test_without_faults_a_wrapper_changes_nothing(store: Store) -> None:
     ],
 )
 async def test_two_coins(fault: Fault, lands: bool, outcome: Outcome) -> None:
-    """Two draws decide the fate of a request.
-
-    One decides if it happens, and the other if the caller gets the answer. A failed read is
-    NOT_APPLIED.
-    """
+    """One draw decides if a request happens, the other if its caller gets the answer."""
     inner = MemoryStore()
-    store = Faulty(inner, toss=lambda request: fault)
+    store = FaultyStore(inner, toss=lambda request: fault)
 
     with pytest.raises(LocationError) as failed:
         await store.put("a", b"1")
@@ -74,7 +74,7 @@ async def test_a_lost_refusal_is_not_told() -> None:
     """If the answer is lost, a refusal is lost too."""
     inner = MemoryStore()
     await inner.put("a", b"1")
-    store = Faulty(inner, toss=lambda request: Fault(told=False))
+    store = FaultyStore(inner, toss=lambda request: Fault(told=False))
     with pytest.raises(LocationError) as failed:
         await store.put("a", b"2", if_absent=True)
     assert failed.value.outcome is Outcome.UNKNOWN
@@ -88,7 +88,7 @@ async def test_requests_are_described() -> None:
         seen.append(request)
         return Fault()
 
-    store = Faulty(MemoryStore(), toss=toss)
+    store = FaultyStore(MemoryStore(), toss=toss)
 
     e_tag = await store.put("a", b"")
     await store.put("a", b"", if_match=e_tag)
@@ -112,7 +112,9 @@ async def test_delays_are_by_verb_and_key() -> None:
     """A delay may depend on the verb and key, so that a test can delay only one kind of request."""
     clock = SwiftClock()
     delays = {("put", "a"): 5, ("list", "p"): 70}
-    store = Delayed(MemoryStore(), clock=clock, delay_us=lambda op, key: delays.get((op, key), 0))
+    store = DelayedStore(
+        MemoryStore(), clock=clock, delay_us=lambda op, key: delays.get((op, key), 0)
+    )
 
     await store.put("a", b"")
     await store.put("b", b"")
@@ -121,11 +123,8 @@ async def test_delays_are_by_verb_and_key() -> None:
 
 
 async def test_records_say_what_was_asked_and_how_it_ended() -> None:
-    """A record states the request and its outcome.
-
-    A test can count requests and check their order.
-    """
-    store = Recorded(MemoryStore())
+    """A test can count requests and check their order."""
+    store = RecordedStore(MemoryStore())
 
     e_tag = await store.put("a", b"123", if_absent=True)
     with pytest.raises(ObjectExists):

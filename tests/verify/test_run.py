@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kit.stores import Interposed
+from kit.stores import InterposedStore
 from tidelog.core.clock import SystemClock
 from tidelog.errors import NoSuchLog, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing import Fault, Faulty
+from tidelog.testing import Fault, FaultyStore
 from tidelog.testing.faulty import Request
 from tidelog.verify.run import Report, Settings, Verification
 from tidelog.wal.log import Log
@@ -73,7 +73,7 @@ def test_a_later_run_goes_on_from_the_cut(protocol: str) -> None:
 
 
 @dataclass
-class Lying:
+class LyingLog:
     """A correct log, except that one of its handles harms the records."""
 
     inner: Log
@@ -117,13 +117,13 @@ class Lying:
 
 
 @dataclass(slots=True, kw_only=True)
-class Harmed(Verification):
+class HarmedRun(Verification):
     harm: str
     victim: str
 
     async def open_log(self, who: str) -> Log:
         log = await Verification.open_log(self, who)
-        return Lying(log, self.harm) if who == self.victim else log  # type: ignore[return-value]
+        return LyingLog(log, self.harm) if who == self.victim else log  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(
@@ -139,12 +139,9 @@ class Harmed(Verification):
     ],
 )
 def test_each_broken_promise_is_found(harm: str, victim: str, why: str) -> None:
-    """The canaries: for each broken guarantee, a reader reports the record.
-
-    The run keeps the logs.
-    """
+    """A reader reports the record of each broken guarantee, and the run keeps the logs."""
     store, settings = MemoryStore(), settings_of(seconds=5)
-    verification = Harmed(
+    verification = HarmedRun(
         store=store, clock=CLOCK, writer="t", settings=settings, harm=harm, victim=victim
     )
     report = asyncio.run(verification.run())
@@ -162,10 +159,7 @@ def test_each_broken_promise_is_found(harm: str, victim: str, why: str) -> None:
 @pytest.mark.parametrize("harm", ["flip", "delete"])
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_a_store_that_lies_is_found(protocol: str, harm: str) -> None:
-    """A store with wrong answers is found.
-
-    A checksum, a missing object or an early end reveals the fault. The run keeps the logs.
-    """
+    """A checksum, a missing object or an early end reveals a store's wrong answer."""
     inner, settings = MemoryStore(), settings_of(protocol=protocol, seconds=5)
     harmed: list[str] = []
     folder = "epoch" if protocol == "slot" else "log"
@@ -182,7 +176,7 @@ def test_a_store_that_lies_is_found(protocol: str, harm: str) -> None:
         else:
             await inner.put(key, found.data[:64] + b"\xff" * 64 + found.data[128:])
 
-    report = run(Interposed(inner, before=before), settings)
+    report = run(InterposedStore(inner, before=before), settings)
 
     assert harmed
     assert not report.is_clean
@@ -214,10 +208,7 @@ async def _make(store: Store, name: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 def test_a_store_that_fails_now_and_then_is_no_mistake_of_the_log(protocol: str) -> None:
-    """Occasional failures of a store are not reported as faults of the log.
-
-    They include lost answers. The run learns each outcome, and the sequences stay complete.
-    """
+    """Lost answers and occasional failures of a store are no faults of the log."""
     puts = 0
 
     def toss(request: Request) -> Fault:
@@ -229,7 +220,7 @@ def test_a_store_that_fails_now_and_then_is_no_mistake_of_the_log(protocol: str)
         is_told = request.changes or request.index % 200 > 0
         return Fault(happened=is_told, told=True)
 
-    store = Faulty(MemoryStore(), toss=toss)
+    store = FaultyStore(MemoryStore(), toss=toss)
     report = run(store, settings_of(protocol=protocol, seed=9))
 
     assert report.is_clean, report.to_dict()

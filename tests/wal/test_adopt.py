@@ -8,21 +8,17 @@ import pytest
 
 from kit.goldens import NAMES, objects
 from kit.named_logs import shelf_on
-from kit.protocols import CLOCK
+from kit.protocols import CLOCK, cursors_on
 from kit.stores import dying
 from tidelog.errors import CorruptionError, LocationError, NameTaken, UsageError
 from tidelog.store.memory import MemoryStore
-from tidelog.testing import Recorded
+from tidelog.testing import RecordedStore
 from tidelog.wal.format.cursor import Cursor, encode_cursor
-from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
 
 
 async def test_a_log_that_chroma_wrote_is_adopted_and_given_back() -> None:
-    """An adopted log has the records and the number of cursors of its source, and scrubs clean.
-
-    An export of it has the same records, and fragments with the same bytes.
-    """
+    """An adopted log has its source's records and cursors; an export has the same bytes."""
     for name in NAMES:
         source, store = MemoryStore(), MemoryStore()
         for key, data in objects(name).items():
@@ -52,18 +48,15 @@ async def test_a_log_that_chroma_wrote_is_adopted_and_given_back() -> None:
 
 @pytest.mark.parametrize("happened", [True, False])
 async def test_an_adoption_may_die_at_any_request(happened: bool) -> None:
-    """An adoption that dies at any request leaves no log without all cursors of its source.
-
-    A collection would erase records that a missing cursor holds.
-    """
+    """An adoption that dies at any request leaves no log without a cursor of its source."""
     source = MemoryStore()
     for key, data in objects("b_snapshots").items():
         await source.put(key, data)
     for number, position in enumerate((2, 9, 5)):
-        await Cursors(store=source, clock=CLOCK, writer="them").create(f"c{number}", position)
-    theirs = (await Cursors(store=source, clock=CLOCK, writer="them").list()).cursors
+        await cursors_on(source, "them").create(f"c{number}", position)
+    theirs = (await cursors_on(source, "them").list()).cursors
     wanted = {name: cursor.position for name, cursor in theirs.items()}
-    counted = Recorded(MemoryStore())
+    counted = RecordedStore(MemoryStore())
     await shelf_on(counted).adopt(source, "a")
     for number in range(len(counted.records)):
         store = MemoryStore()
@@ -78,10 +71,7 @@ async def test_an_adoption_may_die_at_any_request(happened: bool) -> None:
 
 
 async def test_cursors_that_cannot_be_carried_stop_an_adoption_before_it_begins() -> None:
-    """An adoption with a cursor that it cannot copy stores nothing.
-
-    A collection would erase records that this cursor holds.
-    """
+    """An adoption with a cursor that it cannot copy stores nothing: its records would be lost."""
     source, store = MemoryStore(), MemoryStore()
     for key, data in objects("b_snapshots").items():
         await source.put(key, data)

@@ -29,10 +29,7 @@ from tidelog.wal.append.bodies import array_of, checked, joined
     ],
 )
 def test_what_is_no_list_of_bytes_is_refused(records: Any, says: str) -> None:
-    """An append of anything but a list of bytes raises UsageError.
-
-    A str is also a sequence, and PyArrow accepts text as bytes.
-    """
+    """Only a list of bytes is accepted: a str is a sequence too, and PyArrow takes text."""
     with pytest.raises(UsageError, match=says):
         array_of(records)
 
@@ -54,10 +51,7 @@ def test_what_is_no_list_of_bytes_is_refused(records: Any, says: str) -> None:
     ],
 )
 def test_what_is_no_array_of_bytes_is_refused(array: Any, says: str) -> None:
-    """An Arrow append of anything but a binary array raises UsageError.
-
-    The queue joins arrays of several appends, and one wrong array would fail them all.
-    """
+    """Only a binary array is accepted, because the queue joins the arrays of several appends."""
     with pytest.raises(UsageError, match=says):
         checked(array)
 
@@ -76,10 +70,7 @@ def test_a_list_of_bytes_is_taken() -> None:
 
 
 def test_sizes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One record, and one append, have a maximal size.
-
-    The offsets of an Arrow array end at 2 GiB, and joined arrays do not report an overflow.
-    """
+    """One record and one append have a maximal size, because Arrow offsets end at 2 GiB."""
     monkeypatch.setattr(sizes, "RECORD_BYTES_MAX", 100)
     monkeypatch.setattr(sizes, "APPEND_BYTES_MAX", 1_000)
 
@@ -91,10 +82,7 @@ def test_sizes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_more_than_one_array_can_hold_is_refused() -> None:
-    """More bodies than one array can hold raise UsageError before they are copied.
-
-    PyArrow would split them into chunks.
-    """
+    """More bodies than one array can hold raise UsageError before they are copied."""
     large = bytes(60 << 20)
 
     with pytest.raises(UsageError, match="in total: split it"):
@@ -102,10 +90,7 @@ def test_more_than_one_array_can_hold_is_refused() -> None:
 
 
 def test_a_slice_keeps_no_more_than_it_counts() -> None:
-    """A small slice is copied, so that waiting appends keep no more memory than they count.
-
-    A slice of more than half of its array is not copied.
-    """
+    """A small slice is copied, so that waiting appends keep no more memory than they count."""
     whole = pa.array([bytes(1_000)] * 1_000, pa.binary())
 
     one = checked(whole[5:6])

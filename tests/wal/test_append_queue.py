@@ -23,7 +23,6 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
-from tidelog.wal.append import queue as queues
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.append.queue import LOOKS, Queue
 from tidelog.wal.append.work import Work
@@ -40,11 +39,8 @@ def error_of(work: Work) -> BaseException | None:
     return work.done.exception() if work.done.done() else None
 
 
-async def test_those_who_wait_for_room_are_served_in_order() -> None:
-    """Appends that wait for room are served in order.
-
-    A later append does not pass them, even if it is small.
-    """
+async def test_appends_that_wait_for_room_are_served_in_order() -> None:
+    """A later append does not pass those that wait for room, even if it is small."""
     queue = queue_of(2)
     works = [queue.add(TEN) for _ in range(5)]
     small = queue.add(pa.array([b""], pa.binary()))
@@ -62,10 +58,7 @@ async def test_those_who_wait_for_room_are_served_in_order() -> None:
 
 
 async def test_what_is_under_way_takes_room_as_well() -> None:
-    """Appends that are sent but not answered count as pending bytes.
-
-    Their records stay in memory until the store answers.
-    """
+    """Appends that are sent but not answered still count as pending bytes."""
     queue = queue_of(2)
     sent = []
     for _ in range(2):
@@ -82,10 +75,7 @@ async def test_what_is_under_way_takes_room_as_well() -> None:
 
 
 async def test_who_stops_waiting_in_line_was_never_there() -> None:
-    """An append that is cancelled while it waits for room is dropped.
-
-    An append inside the queue is written even if its caller cancels.
-    """
+    """A cancelled wait for room drops the append; an append inside the queue is written."""
     queue = queue_of(1)
     inside, gone, last = queue.add(TEN), queue.add(TEN), queue.add(TEN)
 
@@ -99,7 +89,7 @@ async def test_who_stops_waiting_in_line_was_never_there() -> None:
     assert queue.take() == [last]
 
 
-async def test_nothing_is_left_of_those_who_were_answered() -> None:
+async def test_the_queue_keeps_nothing_of_answered_appends() -> None:
     """The queue keeps no bytes and no futures of answered appends, for any answer."""
     queue = queue_of(3)
     endings: list[Callable[[list[Work]], object]] = [
@@ -160,10 +150,7 @@ async def test_each_has_an_error_of_their_own() -> None:
 async def test_what_is_told_depends_on_what_was_sent(
     reason: BaseException, unsent: type[TidelogError], sent: type[TidelogError]
 ) -> None:
-    """After the writer ends, only appends that were never sent report NOT_APPLIED.
-
-    Sent appends report UNKNOWN.
-    """
+    """When the writer ends, unsent appends report NOT_APPLIED and sent ones UNKNOWN."""
     queue = queue_of(1)
     away, waiting, in_line = queue.add(TEN), queue.add(TEN), queue.add(TEN)
     queue.take()
@@ -183,10 +170,7 @@ async def test_what_is_told_depends_on_what_was_sent(
 
 
 async def test_patience_is_counted_in_looks_without_headway() -> None:
-    """The queue counts checks without progress, not seconds.
-
-    A process that was stopped for a minute makes one check after it, and refuses no append.
-    """
+    """The queue counts checks without progress, so a stopped process refuses no append."""
     queue = queue_of(1)
     away, waiting = queue.add(TEN), queue.add(TEN)
     queue.take()
@@ -225,10 +209,7 @@ async def test_headway_gives_new_patience() -> None:
 
 
 async def test_who_was_told_that_it_is_not_known_is_not_sent_again() -> None:
-    """An append that was reported as UNKNOWN is not sent again.
-
-    Its caller may have appended again. An append whose caller stopped waiting is sent.
-    """
+    """An append reported as UNKNOWN is never resent, because its caller may have repeated it."""
     queue = queue_of(9)
     told, silent = queue.add(TEN), queue.add(TEN)
     queue.take()
@@ -244,20 +225,6 @@ async def test_who_was_told_that_it_is_not_known_is_not_sent_again() -> None:
     assert queue.take() == [silent]
 
 
-async def test_no_batch_is_more_than_one_array_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch never exceeds one Arrow array, whatever the settings allow.
-
-    The offsets of joined bodies would overflow without an error.
-    """
-    monkeypatch.setattr(queues, "APPEND_BYTES_MAX", 3 * TEN.nbytes)
-    queue = Queue(batching=Batching(batch_bytes=2**40, pending_bytes=2**40))
-
-    for _ in range(7):
-        queue.add(TEN)
-
-    assert [len(queue.take()) for _ in range(3)] == [3, 3, 1]
-
-
 async def test_what_is_refused_is_not_queued() -> None:
     """A refused append takes no room in the queue and does not affect other appends."""
     queue = queue_of()
@@ -267,13 +234,3 @@ async def test_what_is_refused_is_not_queued() -> None:
         queue.add(wrong)
 
     assert (len(queue), queue._bytes) == (0, 0)
-
-
-@pytest.mark.parametrize("patience_us", [0, -1, 1, 999_999, 2e6, pytest.param(10**400, id="huge")])
-def test_what_is_no_patience_is_refused(patience_us: Any) -> None:
-    """A wrong patience raises UsageError when the settings are built.
-
-    With less than a second, a healthy store would look dead.
-    """
-    with pytest.raises(UsageError):
-        Batching(patience_us=patience_us)

@@ -18,7 +18,8 @@ from tidelog.wal.format.parquet import BYTES_MIN, RECORDS_MAX
 from tidelog.wal.log import Log
 from tidelog.wal.opening import create_log
 
-STREAM = b"s" * 1_000
+STREAM, KEY = b"s" * 1_000, b"k" * 1_000
+KEYS: Any = pa.repeat(pa.scalar(KEY, pa.binary()), 10)
 
 
 def repeated(body: bytes, count: int) -> pa.BinaryArray:
@@ -42,10 +43,7 @@ async def count_of(log: Log) -> int:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 async def test_an_append_of_too_many_records_is_refused(protocol: str) -> None:
-    """Both protocols refuse an append of too many records.
-
-    The next append succeeds, and readers see only that one.
-    """
+    """Both protocols refuse an append of too many records and accept the next one."""
     async with await opened(protocol) as log:
         with pytest.raises(UsageError, match="over 8388608 records") as told:
             await log.append_arrow(repeated(b"", RECORDS_MAX + 1))
@@ -55,10 +53,7 @@ async def test_an_append_of_too_many_records_is_refused(protocol: str) -> None:
 
 
 async def test_an_append_whose_stream_s_id_comes_to_too_much_is_refused() -> None:
-    """An append is refused if the ids of its stream take too many bytes.
-
-    Each record that is read carries the id; the largest allowed append is read back.
-    """
+    """The ids of an append's stream count for each record; the largest allowed one is read."""
     most = BYTES_MIN // len(STREAM)
     async with await opened() as log:
         with pytest.raises(UsageError, match="id of the stream") as told:
@@ -76,31 +71,29 @@ async def test_bodies_that_compress_as_well_as_they_can_are_read() -> None:
         assert await count_of(log) == count
 
 
-async def test_batches_have_no_more_records_than_readers_take(
-    monkeypatch: pytest.MonkeyPatch,
+TEN = repeated(b"x", 10)
+IDS = 10 * len(STREAM)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "options", "size"),
+    [
+        ("RECORDS_MAX", 25, {}, TEN.nbytes),
+        ("APPEND_BYTES_MAX", 2 * TEN.nbytes, {}, TEN.nbytes),
+        ("BYTES_MIN", 2 * (TEN.nbytes + IDS), {"stream": STREAM}, TEN.nbytes + IDS),
+        ("BYTES_MIN", 2 * (TEN.nbytes + KEYS.nbytes), {"keys": KEY}, TEN.nbytes + KEYS.nbytes),
+    ],
+    ids=["records", "one array", "ids of streams", "keys"],
+)
+async def test_a_batch_has_no_more_than_readers_take(
+    limit: str, value: int, options: Any, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch has at most as many records as readers accept, whatever the settings allow."""
-    monkeypatch.setattr(append_queue, "RECORDS_MAX", 25)
+    """An id or key counts once for each record, whatever the settings of batches allow."""
+    monkeypatch.setattr(append_queue, limit, value)
     queue = Queue(batching=Batching(batch_bytes=10**9, pending_bytes=10**9))
-    for _ in range(5):
-        queue.add(repeated(b"x" * 10, 10))
+    sizes = [queue.add(TEN, **options).size for _ in range(5)]
 
-    assert [len(queue.take()) for _ in range(3)] == [2, 2, 1]
-
-
-async def test_batches_have_no_more_bytes_of_ids_than_readers_take(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A batch has at most as many bytes of ids and bodies as readers accept.
-
-    The id counts once for each record.
-    """
-    one = repeated(b"x", 10)
-    monkeypatch.setattr(append_queue, "BYTES_MIN", 2 * one.nbytes + 2 * 10 * len(STREAM))
-    queue = Queue(batching=Batching(batch_bytes=10**9, pending_bytes=10**9))
-    sizes = [queue.add(one, stream=STREAM).size for _ in range(5)]
-
-    assert sizes == [one.nbytes + 10 * len(STREAM)] * 5
+    assert sizes == [size] * 5
     assert [len(queue.take()) for _ in range(3)] == [2, 2, 1]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from kit.stores import Interposed
+from kit.stores import InterposedStore
 from sim.kernel.clock import SimClock
 from sim.kernel.loop import run
 from tidelog.errors import Outcome, TidelogError
@@ -21,7 +21,7 @@ SLOW = (Batching(puts_per_second=0.02), Batching(interval_us=60_000_000))
 SLOW_IDS = ("tokens", "interval")
 
 
-class Hanging:
+class HangingStore:
     """A store hook that blocks every request once ``is_gone`` is set."""
 
     is_gone = False
@@ -32,13 +32,13 @@ class Hanging:
 
 
 def play(
-    protocol: str, batching: Batching, body: Callable[[Log, Hanging], Awaitable[None]]
+    protocol: str, batching: Batching, body: Callable[[Log, HangingStore], Awaitable[None]]
 ) -> None:
     """Run a test body in virtual time, over a log with one record."""
 
     async def main() -> None:
-        before = Hanging()
-        store = Interposed(MemoryStore(), before=before)
+        before = HangingStore()
+        store = InterposedStore(MemoryStore(), before=before)
         log = await create_log(
             store, name="x", clock=SimClock(1), writer="w", protocol=protocol, batching=batching
         )
@@ -53,7 +53,7 @@ def play(
 def test_slow_settings_refuse_nothing(protocol: str, batching: Batching) -> None:
     """A batching pause of a minute refuses no append, because the settings ask for it."""
 
-    async def body(log: Log, _: Hanging) -> None:
+    async def body(log: Log, _: HangingStore) -> None:
         calls = []
         for number in range(3):
             calls.append(asyncio.create_task(log.append([b"%d" % number])))
@@ -69,12 +69,9 @@ def test_slow_settings_refuse_nothing(protocol: str, batching: Batching) -> None
 def test_closing_waits_for_tokens_and_no_interval(
     protocol: str, batching: Batching, most_s: float
 ) -> None:
-    """Closing a writer waits for the rate, but not for the batching interval.
+    """Closing a writer waits for the rate, but not for the batching interval."""
 
-    The last batch gains nothing from that wait.
-    """
-
-    async def body(log: Log, _: Hanging) -> None:
+    async def body(log: Log, _: HangingStore) -> None:
         last = asyncio.create_task(log.append([b"last"]))
         await asyncio.sleep(0.1)
         begun = asyncio.get_running_loop().time()
@@ -90,7 +87,7 @@ def test_closing_waits_for_tokens_and_no_interval(
 def test_slow_settings_excuse_no_silence(protocol: str, batching: Batching) -> None:
     """A silent store fails the appends in time, even if slow settings hold back the next batch."""
 
-    async def body(log: Log, store: Hanging) -> None:
+    async def body(log: Log, store: HangingStore) -> None:
         store.is_gone = True
         begun = asyncio.get_running_loop().time()
         sent = asyncio.create_task(log.append([b"sent"]))

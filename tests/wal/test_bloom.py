@@ -5,23 +5,27 @@ A set never denies a stored stream and seldom admits a wrong one.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptionError
-from tidelog.wal.format.json import Fields, parse, render
-from tidelog.wal.format.stream_set import (
+from tidelog.wal.format.fragment_sets import (
     BYTES_MAX,
     LISTED_BYTES_MAX,
     LISTED_MAX,
     Bloom,
     bloom_of,
+    encode_key_set,
     encode_stream_set,
+    key_set_in,
     may_hold,
     stream_set_in,
     stream_set_of,
 )
+from tidelog.wal.format.json import Fields, parse, render
 
 STREAMS = st.sets(st.binary(max_size=40), max_size=60)
 
@@ -32,10 +36,7 @@ def stored(value: object) -> Fields:
 
 @given(members=STREAMS)
 def test_a_filter_never_denies_a_member(members: set[bytes]) -> None:
-    """A filter admits every member.
-
-    A reader that skips a fragment on its word would otherwise lose records.
-    """
+    """A filter admits every member, or a reader that skips a fragment would lose records."""
     bloom = bloom_of(members)
 
     assert all(bloom.may_hold(member) for member in members)
@@ -53,10 +54,7 @@ def test_a_filter_is_seldom_wrong(count: int) -> None:
 
 
 def test_a_filter_does_not_grow_for_ever() -> None:
-    """A filter has a maximal size, because a manifest stores hundreds of them.
-
-    With more members it is wrong more often.
-    """
+    """A filter has a maximal size; with more members it is wrong more often."""
     members = [b"%d" % n for n in range(10_000)]
     bloom = bloom_of(members)
     wrong = sum(bloom.may_hold(b"stranger-%d" % n) for n in range(5_000))
@@ -68,10 +66,7 @@ def test_a_filter_does_not_grow_for_ever() -> None:
 
 @given(streams=STREAMS)
 def test_what_a_fragment_holds_comes_back(streams: set[bytes]) -> None:
-    """A stream set survives storage and does not depend on order.
-
-    A few short ids are listed exactly; more become a filter.
-    """
+    """A stream set survives storage; a few short ids are listed, more become a filter."""
     held = stream_set_of(streams)
 
     assert stream_set_in(stored(encode_stream_set(held)), "streams") == held
@@ -83,43 +78,43 @@ def test_what_a_fragment_holds_comes_back(streams: set[bytes]) -> None:
 
 
 def test_nothing_known_may_be_anything() -> None:
-    """A fragment without a stream set may hold any stream.
-
-    Older logs have none, so readers read them whole.
-    """
+    """A fragment without a stream set, as older logs have, may hold any stream."""
     assert may_hold(None, b"x")
     assert not may_hold((), b"x")
     assert stream_set_in(parse(b"{}", where="x"), "streams") == ()
 
 
 def test_long_ids_are_not_listed() -> None:
-    """Long ids become a filter.
-
-    Sixteen of the longest would take twenty kilobytes in each fragment.
-    """
+    """Long ids become a filter: sixteen of the longest would take 20 kB in each fragment."""
     assert isinstance(stream_set_of([b"%d" % n * 500 for n in range(3)]), Bloom)
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.just("any"),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(st.sampled_from(["bits", "hashes", "x"]), inner, max_size=3)
     ),
     max_leaves=8,
 )
+# Sets of keys are stored like sets of streams.
+FORMS = pytest.mark.parametrize(
+    ("decode", "encode"), [(stream_set_in, encode_stream_set), (key_set_in, encode_key_set)]
+)
 
 
+@FORMS
 @given(value=VALUES)
-def test_garbage_is_refused(value: object) -> None:
-    """A stored value raises CorruptionError, or it decodes to a stream set that encodes again."""
+def test_garbage_is_refused(decode: Any, encode: Any, value: object) -> None:
+    """A stored value raises CorruptionError, or it decodes to a set that encodes again."""
     try:
-        held = stream_set_in(stored(value), "streams")
+        held = decode(stored(value), "streams")
     except CorruptionError:
         return
-    assert stream_set_in(stored(encode_stream_set(held)), "streams") == held
+    assert decode(stored(encode(held)), "streams") == held
 
 
+@FORMS
 @pytest.mark.parametrize(
     "value",
     [
@@ -132,13 +127,14 @@ def test_garbage_is_refused(value: object) -> None:
         {"bits": "AA==", "hashes": 17},
         {"bits": "A" * 8_000, "hashes": 1},
         "YQ==",
+        "some",
         3,
     ],
 )
-def test_what_was_never_written_is_refused(value: object) -> None:
-    """Values that no writer produces raise CorruptionError.
-
-    The cases are duplicates, wrong order, wrong base64, too many ids and bad filters.
-    """
+def test_values_that_no_writer_produces_are_refused(
+    decode: Any, encode: object, value: object
+) -> None:
+    """Duplicates, wrong order or base64, too many, bad filters and words raise."""
+    del encode
     with pytest.raises(CorruptionError):
-        stream_set_in(stored(value), "streams")
+        decode(stored(value), "streams")

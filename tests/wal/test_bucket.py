@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from kit.clocks import SwiftClock
 from kit.protocols import KINDS, Kind, contents
-from tidelog.errors import UsageError
 from tidelog.store.memory import MemoryStore
-from tidelog.store.wrappers.metered import Metered
-from tidelog.wal.append.batch_writer import full, spend, wait_us
-from tidelog.wal.append.batching import Batching
+from tidelog.store.wrappers.metered import MeteringStore
+from tidelog.wal.append.batching import Batching, full, spend, wait_us
 
 
 @given(
@@ -22,10 +20,7 @@ from tidelog.wal.append.batching import Batching
     asks=st.lists(st.integers(0, 3_000_000), min_size=1, max_size=60),
 )
 def test_no_stretch_of_time_has_more_than_the_rate(rate: float, asks: list[int]) -> None:
-    """No period has more puts than the rate allows, plus the puts of one second at once.
-
-    After the wait that the bucket returns, a token is available.
-    """
+    """No period has more puts than the rate allows, plus those of one second at once."""
     bucket, now = full(rate, 0), 0
     taken: list[int] = []
     for pause in asks:
@@ -54,7 +49,7 @@ def test_an_idle_log_does_not_wait() -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_batches_leave_at_the_rate(kind: Kind) -> None:
     """In both protocols, batches leave at the rate, and waiting appends share one put."""
-    store = Metered(MemoryStore(), clock=SwiftClock())
+    store = MeteringStore(MemoryStore(), clock=SwiftClock())
     await kind.make(store)
     writer = kind.writer(store)
     clock = SwiftClock()
@@ -62,7 +57,7 @@ async def test_batches_leave_at_the_rate(kind: Kind) -> None:
         writer.clock = clock
     else:
         writer.committer.clock = clock
-    writer.batching = Batching(interval_us=0, puts_per_second=2)
+    writer._queue.batching = Batching(interval_us=0, puts_per_second=2)
     begin = clock.monotonic_us()
     for number in range(7):
         await writer.append([b"%d" % number])
@@ -75,12 +70,3 @@ async def test_batches_leave_at_the_rate(kind: Kind) -> None:
     assert clock.monotonic_us() - begin < took_us + 3_000_000
     kept = [*(b"%d" % number for number in range(7)), *[b"x"] * 50]
     assert await contents(kind, store) == dict(enumerate(kept, start=1))
-
-
-@pytest.mark.parametrize(
-    "rate", [0, -1, 5e-324, 1e-4, 1e7, pytest.param(10**400, id="huge"), float("inf"), float("nan")]
-)
-def test_what_is_no_rate_is_refused(rate: float) -> None:
-    """A wrong rate raises UsageError when the settings are built."""
-    with pytest.raises(UsageError):
-        Batching(puts_per_second=rate)

@@ -11,7 +11,7 @@ from tidelog.wal.slot_protocol.burst import Burst, begin, note_answers, slots_to
 
 
 @dataclass(slots=True)
-class Met:
+class TakeoverResult:
     """The outcome of a takeover from a writer that fills slots in each round."""
 
     burst: Burst
@@ -19,9 +19,9 @@ class Met:
     fences: int = 0
 
 
-def take_over(first: int, *, alpha: int, ahead: int, speed: int) -> Met:
+def take_over(first: int, *, alpha: int, ahead: int, speed: int) -> TakeoverResult:
     """Fence a writer that is ``ahead`` slots past ``first`` and fills ``speed`` slots a round."""
-    met = Met(begin(first, alpha=alpha))
+    met = TakeoverResult(begin(first, alpha=alpha))
     frontier = first + ahead
     fenced: set[int] = set()
     while slots := slots_to_fence(met.burst):
@@ -39,13 +39,10 @@ def take_over(first: int, *, alpha: int, ahead: int, speed: int) -> Met:
 
 
 @given(st.integers(1, 1_000), st.integers(1, 64), st.integers(0, 9), st.integers(0, 9))
-def test_a_fence_stands_where_the_writer_cannot_pass(
+def test_a_burst_places_a_fence_that_the_writer_cannot_pass(
     first: int, alpha: int, ahead: int, speed: int
 ) -> None:
-    """The burst places a fence that the old writer cannot pass.
-
-    All slots below it, within the writer's window, have an answer.
-    """
+    """Every slot below the burst's fence, within the old writer's window, has an answer."""
     met = take_over(first, alpha=alpha, ahead=ahead * alpha, speed=speed * alpha)
     lowest = met.burst.lowest
 
@@ -56,10 +53,7 @@ def test_a_fence_stands_where_the_writer_cannot_pass(
 
 
 def test_few_fences_end_the_epoch_of_a_writer_that_is_busy() -> None:
-    """Few fences end the epoch of a busy writer.
-
-    This holds if a put takes at least a fifth of a look (docs/decisions/0010).
-    """
+    """Few fences end the epoch of a busy writer (docs/decisions/0010)."""
     for alpha in (1, 2, 8, 32, 256):
         for rounds_ahead in (0, 1, 2):
             met = take_over(10, alpha=alpha, ahead=rounds_ahead * alpha, speed=alpha)
@@ -69,10 +63,7 @@ def test_few_fences_end_the_epoch_of_a_writer_that_is_busy() -> None:
 
 @given(st.integers(1, 64), st.integers(1, 100))
 def test_a_writer_of_any_speed_is_overtaken(alpha: int, speed: int) -> None:
-    """A writer of any speed is overtaken.
-
-    The size of a round doubles, so the rounds grow with the logarithm of the speed.
-    """
+    """The size of a round doubles, so the rounds grow with the logarithm of the speed."""
     met = take_over(1, alpha=alpha, ahead=0, speed=speed * alpha)
 
     assert met.rounds <= 4 + speed.bit_length()
@@ -87,10 +78,7 @@ def test_a_dead_writer_costs_one_round() -> None:
 
 
 def test_fences_say_how_far_their_opener_reaches() -> None:
-    """A fence records the reach of its opener.
-
-    The collector deletes void slots by name, up to that slot and no further.
-    """
+    """A fence records its opener's reach: the collector deletes void slots no further."""
     burst = begin(5, alpha=4)
     slots = slots_to_fence(burst)
     assert max(slots) + 1 == burst.reach

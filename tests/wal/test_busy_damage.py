@@ -24,7 +24,7 @@ from tidelog.wal.slot_protocol.stream_history import streams_at
 READS_MAX = 1_000
 
 
-class Busy(MemoryStore):
+class BusyStore(MemoryStore):
     """A store that returns another manifest at each get."""
 
     reads: int = 0
@@ -61,7 +61,7 @@ WAYS: dict[str, Callable[[Log], Awaitable[object]]] = {
 @pytest.mark.parametrize("way", WAYS)
 async def test_what_is_missing_in_a_busy_log_is_damage(way: str) -> None:
     """A missing snapshot that no collector deleted raises CorruptionError."""
-    store = Busy()
+    store = BusyStore()
     await log_of(store, "a", 0)
     log = await shelf_on(store).open("a")
     await log.open_stream(b"s")

@@ -6,18 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from kit.protocols import SLOTS, contents, make_slots, opener_on, slot_writer
+from kit.protocols import SLOTS, contents, opener_on, slot_store, slot_writer
 from tidelog.errors import Fenced
 from tidelog.store.memory import MemoryStore
-from tidelog.testing import Recorded
-from tidelog.wal.format.manifest import MANIFEST, encode_manifest
+from tidelog.testing import RecordedStore
+from tidelog.wal.format.manifest import MANIFEST, chain_of, encode_manifest
 from tidelog.wal.read.head import load_head
-from tidelog.wal.slot_protocol.chain import chain_of
 
 
 async def opened_and_closed(times: int, *, alpha: int = 8) -> MemoryStore:
-    store = MemoryStore()
-    await make_slots(store)
+    store = await slot_store()
     for number in range(times):
         async with slot_writer(store, name=f"w{number}", alpha=alpha) as writer:
             await writer.append([b"%d" % number])
@@ -25,13 +23,10 @@ async def opened_and_closed(times: int, *, alpha: int = 8) -> MemoryStore:
 
 
 async def test_an_opening_after_a_clean_close_leaves_one_object() -> None:
-    """An opening after a clean close adds one object and makes at most six requests.
-
-    They are the manifest, two listings, the fence, the manifest again and the fence's slot.
-    """
+    """An opening after a clean close adds one object and makes at most six requests."""
     store = await opened_and_closed(3)
     before = set(store.objects)
-    recorded = Recorded(store)
+    recorded = RecordedStore(store)
     await opener_on(recorded).open(lanes=1, alpha=8)
 
     assert len(set(store.objects) - before) == 1
@@ -41,10 +36,7 @@ async def test_an_opening_after_a_clean_close_leaves_one_object() -> None:
 
 
 async def test_a_log_opened_a_hundred_times_has_an_object_for_each() -> None:
-    """A log that was opened a hundred times has two objects for each opening.
-
-    They are a fence and a record.
-    """
+    """Each opening of a log leaves two objects: a fence and a record."""
     store = await opened_and_closed(100)
 
     assert len([key for key in store.objects if key.startswith("epoch/")]) == 2 * 100
@@ -53,12 +45,8 @@ async def test_a_log_opened_a_hundred_times_has_an_object_for_each() -> None:
 
 
 async def test_a_false_claim_of_a_clean_close_loses_nothing() -> None:
-    """A false claim of a clean close loses no record.
-
-    The claim only selects the first slot to fence, and the opener walks past existing records.
-    """
-    store = MemoryStore()
-    await make_slots(store)
+    """A false claim of a clean close only moves the first slot to fence and loses no record."""
+    store = await slot_store()
     writer = slot_writer(store, name="one")
     await writer.append([b"a"])
     head = await load_head(store)
@@ -74,12 +62,8 @@ async def test_a_false_claim_of_a_clean_close_loses_nothing() -> None:
 
 
 async def test_nothing_is_opened_over_an_epoch_that_is_not_named() -> None:
-    """A writer in doubt reopens the log only over its own epochs.
-
-    It never replaces a writer that took over.
-    """
-    store = MemoryStore()
-    await make_slots(store)
+    """A writer in doubt reopens over its own epochs, never over a writer that took over."""
+    store = await slot_store()
     mine = await opener_on(store, "one").open(lanes=1, alpha=2)
     own = frozenset([mine.tail.epoch.name])
     again = await opener_on(store, "one").open(lanes=1, alpha=2, only_over=own)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pyarrow as pa
@@ -12,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.goldens import NAMES, golden, objects
-from kit.protocols import CLOCK, WAL3, contents, wal3_reader
-from kit.stores import dying, keys_in
+from kit.protocols import CLOCK, WAL3, collector_on, contents, cursors_on, wal3_reader
+from kit.stores import InterposedStore, Once, copy_of, deaths, keys_in
 from kit.wal3_logs import append, log_of
 from tidelog.core.setsum import Setsum
 from tidelog.errors import (
@@ -25,29 +24,18 @@ from tidelog.errors import (
 )
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing import Fault, Faulty, Recorded
+from tidelog.testing import Fault, FaultyStore, RecordedStore
 from tidelog.testing.faulty import Request
 from tidelog.wal.format.fragment import fragment_path
 from tidelog.wal.format.gc_plan import GARBAGE, Garbage, decode_garbage, encode_garbage
 from tidelog.wal.format.manifest import MANIFEST, Manifest, decode_manifest, encode_manifest
 from tidelog.wal.format.snapshot import Snapshot, encode_snapshot
 from tidelog.wal.format.wal3_records import encode_fragment, place_records
-from tidelog.wal.gc.collector import Collector
-from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.plan import Keep, plan_collection
 from tidelog.wal.read.tree_paths import paths_named
 from tidelog.wal.scrub.tree_scrub import scrub
 
-ALL = Keep(share_max=1)
 EMPTY = encode_garbage(Garbage())
-
-
-def collector_on(store: Store, *, keep: Keep = ALL, grace_us: int = 1_000_000) -> Collector:
-    return Collector(store=store, clock=CLOCK, writer="gc", keep=keep, grace_us=grace_us)
-
-
-def cursors_on(store: Store) -> Cursors:
-    return Cursors(store=store, clock=CLOCK, writer="me")
 
 
 async def manifest_of(store: Store) -> Manifest:
@@ -66,10 +54,6 @@ async def plan_for(store: Store, cutoff: int) -> Garbage:
     return plan_collection(manifest, known, cutoff=cutoff)
 
 
-def copy_of(store: MemoryStore) -> MemoryStore:
-    return MemoryStore(objects=dict(store.objects), puts_count=store.puts_count)
-
-
 def bytes_of(store: MemoryStore) -> dict[str, bytes]:
     return {key: found.data for key, found in store.objects.items()}
 
@@ -84,10 +68,7 @@ def bytes_of(store: MemoryStore) -> dict[str, bytes]:
 async def test_what_a_cursor_holds_is_read_as_before(
     sizes: list[int], fragments: int, snapshots: int, position: int
 ) -> None:
-    """All records from the cursor on keep their bodies.
-
-    Older fragments and their objects are deleted, and appends go on.
-    """
+    """Records from the cursor on keep their bodies, older objects go, and appends continue."""
     store = await log_of(sizes, fragments=fragments, snapshots=snapshots)
     before = await contents(WAL3, store)
     held = min(position, 1 + sum(sizes))
@@ -131,10 +112,7 @@ async def test_chromas_logs_are_collected_and_go_on(name: str) -> None:
 
 
 async def test_what_a_collection_leaves_is_chromas_to_the_byte() -> None:
-    """A collection leaves exactly the objects and bytes that Chroma's collector leaves.
-
-    Its first pass reaches the cutoff of 40.
-    """
+    """A collection to 40 leaves exactly the objects and bytes of Chroma's collector."""
     store = await golden("c0_before_gc")
     await collector_on(store, keep=Keep(start=40)).collect()
     assert bytes_of(store) == objects("c_gc")
@@ -142,10 +120,7 @@ async def test_what_a_collection_leaves_is_chromas_to_the_byte() -> None:
 
 @pytest.mark.parametrize("name", ["c1_gc_phase1", "c2_gc_phase2"])
 async def test_what_chromas_collector_left_unfinished_is_finished(name: str) -> None:
-    """A collection finishes a plan that Chroma's collector left, with or without the new manifest.
-
-    Chroma's collector leaks objects in the second case.
-    """
+    """A collection finishes a plan of Chroma's collector, with or without its manifest."""
     store = await golden(name)
     report = await collector_on(store, keep=Keep(start=40)).collect()
     assert (report.fragments, report.snapshots, report.discarded) == (9, 4, 0)
@@ -156,7 +131,7 @@ async def test_the_order_of_requests() -> None:
     """A collection makes its requests in this order. Each of its three phases depends on it."""
     inner = await log_of([2] * 14)
     await cursors_on(inner).create("x", 12)
-    store, before = Recorded(inner), CLOCK.slept_us
+    store, before = RecordedStore(inner), CLOCK.slept_us
     report = await collector_on(store, grace_us=7_000_000).collect()
     changes = [
         (record.op, record.key.split("/")[0].split(" ")[0])
@@ -192,10 +167,7 @@ async def test_without_a_cursor_nothing_is_collected() -> None:
 
 
 async def test_the_lowest_cursor_counts_and_is_named() -> None:
-    """The lowest cursor decides and is reported, also a cursor that Chroma set past the end.
-
-    Foreign objects among the cursors are reported.
-    """
+    """The lowest cursor decides, also one past the end; foreign objects are reported."""
     store = await log_of([2] * 14)
     cursors = cursors_on(store)
     await cursors.create("slow", 6)
@@ -213,103 +185,55 @@ async def test_the_lowest_cursor_counts_and_is_named() -> None:
 
 
 async def test_the_share_is_kept_unless_forced() -> None:
-    """A collection over the allowed share raises VerificationError and changes nothing.
-
-    Force lifts the limit.
-    """
+    """A collection over the allowed share raises and changes nothing; force lifts the limit."""
     store = await log_of([2] * 14)
     await cursors_on(store).create("x", 29)
     before = bytes_of(store)
-    with pytest.raises(VerificationError, match="force it"):
+    with pytest.raises(VerificationError, match="force=True"):
         await collector_on(store, keep=Keep()).collect()
     assert bytes_of(store) == before
     report = await collector_on(store, keep=Keep()).collect(force=True)
     assert (report.fragments, report.oldest) == (14, 29)
 
 
-class Meddled(MemoryStore):
-    """A store that runs a hook directly before or after a put of one key."""
-
-    key: str = ""
-    before: Callable[[], Awaitable[None]] | None = None
-    after: Callable[[], Awaitable[None]] | None = None
-
-    async def put(
-        self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
-    ) -> str:
-        if key == self.key and self.before is not None:
-            act, self.before = self.before, None
-            await act()
-        e_tag = await MemoryStore.put(self, key, data, if_absent=if_absent, if_match=if_match)
-        if key == self.key and self.after is not None:
-            act, self.after = self.after, None
-            await act()
-        return e_tag
-
-
-async def meddled(sizes: list[int]) -> Meddled:
-    store = Meddled()
-    store.objects = dict((await log_of(sizes)).objects)
-    store.puts_count = 10_000
-    return store
-
-
 async def test_a_cursor_that_comes_before_the_plan_is_written_stops_it() -> None:
-    """A cursor that is created before the plan is written stops the plan.
-
-    The collector reads the cursors again.
-    """
-    store = await meddled([2] * 14)
+    """The collector reads the cursors again after its plan, so a new cursor stops the plan."""
+    store = await log_of([2] * 14)
     before = await contents(WAL3, store)
     await cursors_on(store).create("x", 21)
 
-    async def create() -> None:
-        await cursors_on(store).create("late", 4)
-
-    store.key, store.before = GARBAGE, create
-    report = await collector_on(store).collect()
+    late = Once("put", GARBAGE, lambda: cursors_on(store).create("late", 4))
+    report = await collector_on(InterposedStore(store, before=late)).collect()
     assert (report.discarded, report.held_by, report.oldest) == (1, "late", 3)
     assert await contents(WAL3, store) == {n: body for n, body in before.items() if n >= 3}
     assert (await cursors_on(store).load("late")).position == 4
 
 
 async def test_a_cursor_that_comes_after_the_plan_gives_up_or_stops_it() -> None:
-    """A cursor that is created after the plan raises PositionCollected.
-
-    It moves to the first kept record. The cursor and the collector must never miss each other.
-    """
-    store = await meddled([2] * 14)
+    """A cursor created after the plan raises, and moves to the first kept record."""
+    store = await log_of([2] * 14)
     await cursors_on(store).create("x", 21)
-    refused = []
 
     async def create() -> None:
-        try:
+        with pytest.raises(PositionCollected):
             await cursors_on(store).create("late", 4)
-        except PositionCollected as error:
-            refused.append(error)
 
-    store.key, store.after = GARBAGE, create
-    report = await collector_on(store).collect()
-    assert len(refused) == 1
+    late = Once("put", GARBAGE, create)
+    report = await collector_on(InterposedStore(store, after=late)).collect()
+    assert late.met
     assert report.oldest == 21
     assert (await cursors_on(store).load("late")).position == 21
 
 
 @pytest.mark.parametrize("count", [1, 9])
 async def test_appends_in_between_do_not_hold_it_up(count: int) -> None:
-    """An append between plan and manifest does not stop a collection.
-
-    The collector applies the plan to the newer manifest, or plans again after a rollover.
-    """
-    store = await meddled([2] * 14)
+    """The collector applies its plan to a newer manifest, or plans again after a rollover."""
+    store = await log_of([2] * 14)
     before = await contents(WAL3, store)
     await cursors_on(store).create("x", 21)
 
-    async def write() -> None:
-        await append(store, [2] * count)
-
-    store.key, store.before = MANIFEST, write
-    report = await collector_on(store).collect()
+    write = Once("put", MANIFEST, lambda: append(store, [2] * count))
+    report = await collector_on(InterposedStore(store, before=write)).collect()
     assert report.oldest == 21
     after = await contents(WAL3, store)
     assert list(after) == list(range(21, 29 + 2 * count))
@@ -317,10 +241,7 @@ async def test_appends_in_between_do_not_hold_it_up(count: int) -> None:
 
 
 async def test_two_collectors_do_not_hinder_each_other() -> None:
-    """Three concurrent collections succeed.
-
-    They erase only the records before the cursor, and leave no plan.
-    """
+    """Three concurrent collections erase only records before the cursor and leave no plan."""
     store = await log_of([2] * 14)
     before = await contents(WAL3, store)
     await cursors_on(store).create("x", 21)
@@ -331,33 +252,22 @@ async def test_two_collectors_do_not_hinder_each_other() -> None:
 
 @pytest.mark.parametrize("happened", [True, False])
 async def test_a_collector_may_die_at_any_request(happened: bool) -> None:
-    """A collector may die at any request.
-
-    The next one leaves the same bytes as an undisturbed collector.
-    """
+    """After a collector dies at any request, the next leaves the bytes of an undisturbed one."""
     start = await log_of([2] * 17)
     await cursors_on(start).create("x", 16)
     smooth = copy_of(start)
-    counted = Recorded(smooth)
-    await collector_on(counted).collect()
-    left = bytes_of(smooth)
+    await collector_on(smooth).collect()
     visited = 0
-    for number in range(len(counted.records)):
-        store = copy_of(start)
 
-        with pytest.raises(LocationError):
-            await collector_on(dying(store, number, happened=happened)).collect()
+    async for store in deaths(start, lambda s: collector_on(s).collect(), happened=happened):
         await collector_on(store).collect()
-        assert bytes_of(store) == left, f"after a death at {counted.records[number]}"
+        assert bytes_of(store) == bytes_of(smooth)
         visited += 1
     assert visited > 15
 
 
 async def test_a_plan_that_must_not_be_carried_out_is_fenced_off() -> None:
-    """A collector that discards a plan also replaces the manifest.
-
-    A slow owner of the plan then fails its conditional put, because the manifest differs.
-    """
+    """A discarded plan also replaces the manifest, so that its slow owner's put fails."""
     store = await log_of([2] * 14)
     before = await contents(WAL3, store)
     plan = await plan_for(store, 21)
@@ -373,10 +283,7 @@ async def test_a_plan_that_must_not_be_carried_out_is_fenced_off() -> None:
 
 
 async def test_a_plan_that_is_taken_over_or_away_is_other_bytes() -> None:
-    """Each owner of a plan stores different bytes.
-
-    An e-tag may be a hash of the bytes, and an owner must recognise a plan of another collector.
-    """
+    """Each owner of a plan stores other bytes, so that it recognises another owner's."""
     store = await log_of([2] * 14)
     await cursors_on(store).create("x", 21)
     seen = set[bytes]()
@@ -388,7 +295,7 @@ async def test_a_plan_that_is_taken_over_or_away_is_other_bytes() -> None:
             return Fault(happened=not dies, told=not dies)
 
         with pytest.raises(LocationError):
-            await collector_on(Faulty(store, toss=toss)).collect()
+            await collector_on(FaultyStore(store, toss=toss)).collect()
         seen.add((await store.get(GARBAGE)).data)
         assert len(seen) == count + 1
     assert len({decode_garbage(data).discarded for data in seen}) == 1
@@ -397,10 +304,7 @@ async def test_a_plan_that_is_taken_over_or_away_is_other_bytes() -> None:
 
 
 async def test_a_plan_that_does_not_fit_is_taken_away() -> None:
-    """A plan that does not match the manifest is discarded.
-
-    It may be older than a rollover, or wrong.
-    """
+    """A plan that does not match the manifest, old or wrong, is discarded."""
     store = await log_of([2] * 14)
     await cursors_on(store).create("x", 9)
     wrong = Garbage(
@@ -414,10 +318,7 @@ async def test_a_plan_that_does_not_fit_is_taken_away() -> None:
 
 
 async def test_nothing_that_the_log_names_is_deleted() -> None:
-    """A collector never deletes an object that the manifest names, whatever a finished plan lists.
-
-    It walks the tree first.
-    """
+    """A collector never deletes an object that the manifest names, whatever a plan lists."""
     store = await log_of([2] * 14)
     await cursors_on(store).create("x", 9)
     await collector_on(store).collect()
@@ -438,10 +339,7 @@ async def test_nothing_that_the_log_names_is_deleted() -> None:
 
 
 async def test_a_log_with_a_hole_is_not_collected_further() -> None:
-    """A collection reads all snapshots that stay before it deletes anything.
-
-    A missing one raises CorruptionError.
-    """
+    """A missing snapshot among those that stay raises before anything is deleted."""
     store = await log_of([2] * 14)
     await cursors_on(store).create("x", 5)
     manifest = await manifest_of(store)
@@ -453,10 +351,7 @@ async def test_a_log_with_a_hole_is_not_collected_further() -> None:
 
 
 async def test_orphans_and_strange_objects_stay() -> None:
-    """A collection keeps foreign objects and a fragment under the next number.
-
-    A writer may have stored that fragment and not yet updated the manifest.
-    """
+    """Foreign objects stay, and so does a writer's fragment under the next number."""
     store = await log_of([2] * 4)
     await cursors_on(store).create("x", 9)
     records = place_records(pa.array([b"half"], pa.binary()), start=9, timestamp_us=7)
@@ -472,10 +367,7 @@ async def test_orphans_and_strange_objects_stay() -> None:
 
 
 async def test_a_snapshot_that_another_made_is_taken_if_it_is_whole() -> None:
-    """A collection uses an existing snapshot under the planned name if it is whole.
-
-    A collector that died may have left it. A broken one raises CorruptionError.
-    """
+    """A collection uses a whole snapshot that a dead one left; a broken one raises."""
     store = await log_of([2] * 14)
     await cursors_on(store).create("x", 12)
     (made, *_) = (await plan_for(store, 12)).snapshots_to_make
@@ -489,37 +381,15 @@ async def test_a_snapshot_that_another_made_is_taken_if_it_is_whole() -> None:
     assert (await manifest_of(broken)).oldest == 1
 
 
-async def test_writer_and_collector_take_turns() -> None:
-    """A writer and a collector alternate for twenty rounds.
-
-    Positions continue and no objects pile up.
-    """
-    store = await log_of([1])
-    witness = await cursors_on(store).create("x", 1)
-    for _ in range(20):
-        await append(store, [1, 2, 3])
-        next_ = (await manifest_of(store)).next
-        witness = await cursors_on(store).save(witness, next_ - 2)
-        await collector_on(store).collect()
-        assert list(await contents(WAL3, store)) == list(range(next_ - 3, next_))
-        assert len(await keys_in(store)) < 12
-
-
 async def test_a_manifest_that_went_back_is_not_taken_for_proof() -> None:
-    """A manifest that is restored during the readers' grace proves nothing.
-
-    The collector deletes none of the objects that it names, and replaces it.
-    """
-    store = await meddled([2] * 14)
+    """A manifest restored during the grace is replaced, and the objects it names stay."""
+    store = await log_of([2] * 14)
     await cursors_on(store).create("x", 9)
     old = (await store.get(MANIFEST)).data
-
-    async def restore() -> None:
-        await MemoryStore.put(store, MANIFEST, old)
-
-    store.key, store.after = MANIFEST, restore
     before = await contents(WAL3, store)
-    await collector_on(store).collect()
+
+    restore = Once("put", MANIFEST, lambda: store.put(MANIFEST, old))
+    await collector_on(InterposedStore(store, after=restore)).collect()
     assert decode_manifest(old).oldest == 1
     assert await contents(WAL3, store) == {n: body for n, body in before.items() if n >= 9}
     assert encode_manifest(await manifest_of(store)) != old

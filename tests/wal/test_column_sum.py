@@ -12,7 +12,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.wal.format.record_items import column_sum
+from tidelog.wal.format.arrays import column_sum
 from tidelog.wal.format.slot_object import SLOT_RECORDS
 
 Row = tuple[int, int, bytes | None, bytes | None, bytes]
@@ -45,10 +45,7 @@ def spelled(rows: list[Row]) -> bytes:
 
 
 def test_sums_are_stable() -> None:
-    """Checksums are stable because they are stored.
-
-    A release with another formula would report every log as damaged.
-    """
+    """Checksums are stored: another formula would report every log as damaged."""
     rows: list[Row] = [
         (1, 1_700_000_000_000_000, None, None, b"one"),
         (2, 7, b"", None, b""),
@@ -118,8 +115,5 @@ OTHERS: list[list[Row]] = [
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_every_value_and_every_edge_between_two_counts(other: list[Row]) -> None:
-    """Each value, and each border between two values, changes the checksum.
-
-    No stream differs from the control stream, whose id is empty.
-    """
+    """Each value and each border between two values changes the checksum."""
     assert column_sum(table_of(other)) != column_sum(table_of(BASE))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.goldens import NAMES, expected, golden, objects
-from kit.protocols import CLOCK, WAL3, contents, wal3_reader
+from kit.protocols import WAL3, collect_to, contents, wal3_reader
 from kit.stores import dying, keys_in
 from kit.wal3_logs import append, log_of
 from tidelog.errors import (
@@ -20,20 +20,10 @@ from tidelog.errors import (
 )
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object
-from tidelog.testing import Recorded
+from tidelog.testing import RecordedStore
 from tidelog.wal.admin.copy import copy_log
 from tidelog.wal.format.fragment import fragment_path
 from tidelog.wal.format.manifest import MANIFEST
-from tidelog.wal.gc.collector import Collector
-from tidelog.wal.gc.cursors import Cursors
-from tidelog.wal.gc.plan import Keep
-
-
-async def collected(store: MemoryStore, position: int) -> None:
-    cursors = Cursors(store=store, clock=CLOCK, writer="me")
-    await cursors.create("x", position)
-    collector = Collector(store=store, clock=CLOCK, writer="gc", keep=Keep(share_max=1))
-    await collector.collect()
 
 
 def bytes_of(store: MemoryStore) -> dict[str, bytes]:
@@ -49,10 +39,7 @@ async def test_a_copy_is_chromas_to_the_byte() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_chromas_logs_are_copied_and_go_on(name: str) -> None:
-    """A log in any state that Chroma leaves can be copied and appended to.
-
-    Also the copy of an empty log keeps the next position and number.
-    """
+    """A log in any state that Chroma leaves is copied with its next position and number."""
     source, target = await golden(name), MemoryStore()
     before = await contents(WAL3, source)
     copied = await copy_log(wal3_reader(source), target)
@@ -72,13 +59,10 @@ async def test_chromas_logs_are_copied_and_go_on(name: str) -> None:
     start=st.integers(0, 70),
 )
 async def test_any_part_of_any_log_is_copied(sizes: list[int], cut: int, start: int) -> None:
-    """A copy starts at the fragment that holds the start position.
-
-    A collected start raises PositionCollected.
-    """
+    """A copy starts at the fragment of its start; a collected start raises PositionCollected."""
     source, target = await log_of(sizes), MemoryStore()
     next_ = 1 + sum(sizes)
-    await collected(source, max(1, min(cut, next_)))
+    await collect_to(source, max(1, min(cut, next_)))
     before, oldest = await contents(WAL3, source), (await wal3_reader(source).manifest()).oldest
     if 0 < start < oldest:
         with pytest.raises(PositionCollected):
@@ -94,13 +78,13 @@ async def test_any_part_of_any_log_is_copied(sizes: list[int], cut: int, start: 
     assert set(held) <= set(found)
     assert len(found) - len(held) < 4, "no fragment more than is needed"
     await append(target, [1] * 6)
-    await collected(target, next_ + 3)
+    await collect_to(target, next_ + 3)
     assert list(await contents(WAL3, target)) == list(range(next_ + 3, next_ + 6))
 
 
 async def test_the_manifest_is_written_last() -> None:
     """A copy writes the manifest last, so that no process can open half a copy."""
-    target = Recorded(MemoryStore())
+    target = RecordedStore(MemoryStore())
     await copy_log(wal3_reader(await log_of([2] * 9)), target)
     puts = [record.key for record in target.records if record.op == "put"]
     assert puts[-1] == MANIFEST
@@ -110,7 +94,7 @@ async def test_the_manifest_is_written_last() -> None:
 @pytest.mark.parametrize("happened", [True, False])
 async def test_a_copy_that_was_broken_off_is_taken_up(happened: bool) -> None:
     """A copy that stopped at any request can be made again, also from a source that has grown."""
-    source, whole = await log_of([2] * 7), Recorded(MemoryStore())
+    source, whole = await log_of([2] * 7), RecordedStore(MemoryStore())
     await copy_log(wal3_reader(source), whole)
     for number in range(len(whole.records)):
         target = MemoryStore()
@@ -128,11 +112,7 @@ async def test_a_copy_that_was_broken_off_is_taken_up(happened: bool) -> None:
 
 
 async def test_nothing_is_overwritten_or_mixed() -> None:
-    """A copy never overwrites an object and never includes a foreign one.
-
-    The target may already hold a log, a fragment with a used number, or a fragment with the next
-    number.
-    """
+    """A copy never overwrites an object and never includes a foreign fragment."""
     source = await log_of([2] * 4)
     for key, data in (
         (MANIFEST, b"{}"),
@@ -149,7 +129,7 @@ async def test_nothing_is_overwritten_or_mixed() -> None:
         await copy_log(wal3_reader(MemoryStore()), MemoryStore())
 
 
-class Racing(MemoryStore):
+class RacingStore(MemoryStore):
     """A log that is collected, or loses a fragment, during a read."""
 
     harm: str = "collected"
@@ -158,7 +138,7 @@ class Racing(MemoryStore):
         if key == fragment_path(2):
             harm, self.harm = self.harm, ""
             if harm == "collected":
-                await collected(self, 9)
+                await collect_to(self, 9)
             elif harm:
                 await self.delete([key])
         return await MemoryStore.get(self, key, start=start, limit=limit)
@@ -170,11 +150,8 @@ class Racing(MemoryStore):
 async def test_a_source_that_loses_records_meanwhile_is_not_copied(
     harm: str, error: type[TidelogError]
 ) -> None:
-    """A copy fails if its source loses records during it.
-
-    Half a log must not look like a whole one.
-    """
-    source = Racing(objects=dict((await log_of([2] * 7)).objects), puts_count=10_000)
+    """A copy whose source loses records during it fails: half a log must not look whole."""
+    source = RacingStore(objects=dict((await log_of([2] * 7)).objects), puts_count=10_000)
     source.harm = harm
     target = MemoryStore()
     with pytest.raises(error):
@@ -183,10 +160,7 @@ async def test_a_source_that_loses_records_meanwhile_is_not_copied(
 
 
 async def test_a_broken_fragment_is_not_copied() -> None:
-    """A copy with a broken fragment fails.
-
-    The copy would be broken too, and hide when the damage happened.
-    """
+    """A copy with a broken fragment fails: it would hide when the damage happened."""
     source, target = await log_of([2] * 4), MemoryStore()
     data = (await source.get(fragment_path(2))).data
     await source.put(fragment_path(2), data[:-1] + b"?")

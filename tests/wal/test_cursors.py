@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.goldens import golden
-from kit.protocols import CLOCK
-from kit.stores import Crowd, Interposed
+from kit.protocols import CLOCK, collector_on, cursors_on
+from kit.stores import CrowdedStore, InterposedStore
 from kit.wal3_logs import append, log_of
 from tidelog.core.lookahead import AT_ONCE_MAX
 from tidelog.errors import (
     BusyError,
     CorruptionError,
-    CursorMoved,
     LocationError,
     NoSuchCursor,
     Outcome,
@@ -28,57 +27,27 @@ from tidelog.errors import (
 )
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Store
-from tidelog.store.wrappers.metered import Metered
-from tidelog.testing import Fault, Faulty, Recorded
+from tidelog.store.wrappers.metered import MeteringStore
+from tidelog.testing import Fault, FaultyStore, RecordedStore
 from tidelog.testing.faulty import Request
 from tidelog.wal.format.cursor import INTRINSIC, Cursor, cursor_path, decode_cursor, encode_cursor
 from tidelog.wal.format.gc_plan import GARBAGE, Garbage, encode_garbage
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.gc.collector import Collector
-from tidelog.wal.gc.cursors import Cursors
-from tidelog.wal.gc.plan import Keep
 from tidelog.wal.logs import Logs
-
-
-def cursors_on(store: Store) -> Cursors:
-    return Cursors(store=store, clock=CLOCK, writer="me")
 
 
 async def collected(store: Store, position: int) -> None:
     """Collect everything below a position with a temporary cursor."""
     cursors = cursors_on(store)
     await cursors.create("scratch", position)
-    collector = Collector(store=store, clock=CLOCK, writer="gc", keep=Keep(share_max=1))
-    await collector.collect()
+    await collector_on(store).collect()
     await cursors.delete("scratch")
-
-
-async def test_a_cursor_lives() -> None:
-    """A process creates, moves and deletes a cursor, and another process loads it."""
-    store = await log_of([2] * 10)
-    mine, yours = cursors_on(store), cursors_on(store)
-    with pytest.raises(NoSuchCursor):
-        await mine.load(INTRINSIC)
-    made = await mine.create(INTRINSIC, 3)
-    assert (made.name, made.position) == ("compaction", 3)
-    assert await yours.load(INTRINSIC) == made
-    moved = await yours.save(made, 21)
-    assert await mine.load(INTRINSIC) == moved
-    assert {name: c.position for name, c in (await mine.list()).cursors.items()} == {
-        "compaction": 21
-    }
-    await mine.delete(INTRINSIC)
-    await mine.delete(INTRINSIC)
-    with pytest.raises(NoSuchCursor):
-        await yours.load(INTRINSIC)
 
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 async def test_a_cursor_that_is_not_there_is_not_deleted(protocol: str) -> None:
-    """The deletion of a missing cursor raises NoSuchCursor.
-
-    A caller that misspells a name must not believe that the log is free to collect.
-    """
+    """A caller that misspells a name must not believe that the log is free to collect."""
     logs = Logs(store=MemoryStore(), clock=CLOCK, writer="me")
     log = await logs.create("a", protocol=protocol)
     await log.append([b"1"])
@@ -108,29 +77,8 @@ async def test_chromas_cursors_are_loaded_and_moved() -> None:
     assert (await cursors.load("reader_1")).position == 81
 
 
-async def test_who_comes_second_is_told() -> None:
-    """A create or save with an outdated witness raises CursorMoved, even for the same position."""
-    store = await log_of([2] * 10)
-    cursors = cursors_on(store)
-    witness = await cursors.create("x", 3)
-    with pytest.raises(CursorMoved):
-        await cursors.create("x", 3)
-    await cursors.save(witness, 3)
-    for position in (3, 4):
-        with pytest.raises(CursorMoved):
-            await cursors.save(witness, position)
-    newer = await cursors.load("x")
-    await cursors.delete("x")
-    with pytest.raises(CursorMoved):
-        await cursors.save(newer, 5)
-    assert (await cursors.list()).cursors == {}
-
-
 async def test_no_two_writes_are_equal() -> None:
-    """Each write of a cursor has different bytes.
-
-    If an e-tag is a hash of the bytes, equal bytes would make an old witness valid again.
-    """
+    """Each write of a cursor has other bytes, so that no e-tag makes an old witness valid."""
     store = await log_of([2])
     cursors, seen = cursors_on(store), set[bytes]()
     witness = await cursors.create("x", 1)
@@ -140,29 +88,10 @@ async def test_no_two_writes_are_equal() -> None:
     assert len(seen) == 20
 
 
-async def test_back_only_if_that_is_meant() -> None:
-    """A cursor moves back only with `allow_back`.
-
-    A worker that restarts from an old state must not move it back by accident.
-    """
-    store = Metered(await log_of([2] * 10), clock=CLOCK)
-    cursors = cursors_on(store)
-    witness = await cursors.create("x", 9)
-    before = store.usage().put_count
-    with pytest.raises(UsageError, match="allow_back"):
-        await cursors.save(witness, 8)
-    assert store.usage().put_count == before
-    back = await cursors.save(witness, 8, allow_back=True)
-    assert (await cursors.load("x")).position == back.position == 8
-
-
 @pytest.mark.parametrize("position", [-1, 0, 22, 2**64])
 async def test_positions_outside_of_the_log_are_refused(position: int) -> None:
-    """A cursor outside the log's positions is refused.
-
-    A cursor past the end would release records before any process reads them.
-    """
-    store = Metered(await log_of([2] * 10), clock=CLOCK)
+    """A cursor past the end would release records before any process reads them."""
+    store = MeteringStore(await log_of([2] * 10), clock=CLOCK)
     cursors = cursors_on(store)
     witness = await cursors.create("x", 21)
     before = store.usage().put_count
@@ -177,10 +106,7 @@ async def test_positions_outside_of_the_log_are_refused(position: int) -> None:
 
 @pytest.mark.parametrize("name", ["", "a-b", "a/b", "a.b", "ä", "x\n"])
 async def test_names_that_chroma_cannot_list_are_refused(name: str) -> None:
-    """A cursor name that Chroma cannot list is refused.
-
-    One such object would stop Chroma's collection.
-    """
+    """A cursor name that Chroma cannot list would stop Chroma's collection."""
     cursors = cursors_on(await log_of([2]))
     for call in (cursors.create(name, 1), cursors.load(name), cursors.delete(name)):
         with pytest.raises(UsageError, match="cannot be the name of a cursor"):
@@ -188,10 +114,7 @@ async def test_names_that_chroma_cannot_list_are_refused(name: str) -> None:
 
 
 async def test_what_is_gone_is_not_held() -> None:
-    """A cursor at a collected position raises PositionCollected and stores nothing.
-
-    The error names the oldest position.
-    """
+    """A cursor at a collected position raises with the oldest one, and stores nothing."""
     store = await log_of([2] * 10)
     cursors = cursors_on(store)
     witness = await cursors.create("x", 15)
@@ -205,10 +128,7 @@ async def test_what_is_gone_is_not_held() -> None:
 
 
 async def test_a_plan_that_is_written_counts_before_it_is_carried_out() -> None:
-    """A stored plan counts before its collector carries it out.
-
-    That collector may have read the cursors already, and would miss this one.
-    """
+    """A stored plan counts: its collector may have read the cursors already."""
     store = await log_of([2] * 10)
     cursors = cursors_on(store)
     witness = await cursors.create("x", 15)
@@ -224,12 +144,9 @@ async def test_a_plan_that_is_written_counts_before_it_is_carried_out() -> None:
 
 
 async def test_the_look_is_at_the_plan_and_then_at_the_manifest() -> None:
-    """After its write, a cursor reads the plan first and the manifest second.
-
-    In the other order, a whole collection could happen between the two reads.
-    """
+    """A cursor reads the plan before the manifest, or a collection could happen in between."""
     inner = await log_of([2] * 10)
-    store = Recorded(inner)
+    store = RecordedStore(inner)
     cursors = cursors_on(store)
     witness = await cursors.create("x", 5)
     await cursors.save(witness, 4, allow_back=True)
@@ -241,10 +158,7 @@ async def test_the_look_is_at_the_plan_and_then_at_the_manifest() -> None:
 
 
 async def test_a_cursor_whose_writer_died_before_its_look_is_not_believed() -> None:
-    """A cursor whose writer died before its check raises PositionCollected when it is loaded.
-
-    It stops collections until it is deleted.
-    """
+    """A cursor whose writer died before its check stops collections and cannot be loaded."""
     store = await log_of([2] * 10)
     cursors = cursors_on(store)
     await collected(store, 9)
@@ -253,22 +167,22 @@ async def test_a_cursor_whose_writer_died_before_its_look_is_not_believed() -> N
     with pytest.raises(PositionCollected):
         await cursors.load("x")
     await cursors.create("y", 15)
-    report = await Collector(store=store, clock=CLOCK, writer="gc").collect()
+    report = await collector_on(store).collect()
     assert (report.held_by, report.fragments) == ("x", 0)
+    await cursors.delete("x")
+    report = await collector_on(store).collect()
+    assert (report.held_by, report.oldest) == ("y", 15)
 
 
 async def test_to_load_a_cursor_waits_for_what_becomes_of_a_plan() -> None:
-    """The load of a cursor waits for the end of a stored plan, or raises BusyError.
-
-    If the plan is discarded, the cursor holds. The plan may be older than the cursor.
-    """
+    """The load of a cursor waits for a stored plan's end, or raises BusyError."""
     store = await log_of([2] * 10)
     cursors = cursors_on(store)
     made = await cursors.create("x", 5)
     plan = encode_garbage(Garbage(first_to_keep=11, fragments_start=1, fragments_limit=6))
     await store.put(GARBAGE, plan)
     before = CLOCK.slept_us
-    with pytest.raises(BusyError, match="run a collection, then load"):
+    with pytest.raises(BusyError, match="collect the log, which finishes the plan"):
         await cursors.load("x")
     assert CLOCK.slept_us - before > 5_000_000
 
@@ -279,11 +193,8 @@ async def test_to_load_a_cursor_waits_for_what_becomes_of_a_plan() -> None:
     assert loaded == made
 
 
-async def test_strange_objects_beside_cursors_are_told_and_passed_over() -> None:
-    """Foreign objects among the cursors are reported and skipped.
-
-    A cursor that cannot be read raises CorruptionError, because it may hold records.
-    """
+async def test_foreign_objects_among_cursors_are_reported_and_skipped() -> None:
+    """Foreign objects are skipped; an unreadable cursor raises, because it may hold records."""
     store = await log_of([2] * 3)
     cursors = cursors_on(store)
     await cursors.create("x", 2)
@@ -298,7 +209,7 @@ async def test_strange_objects_beside_cursors_are_told_and_passed_over() -> None
         await cursors.list()
 
 
-class Vanishing(MemoryStore):
+class VanishingStore(MemoryStore):
     """A store in which a listed cursor disappears before it is read."""
 
     async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
@@ -309,7 +220,7 @@ class Vanishing(MemoryStore):
 
 async def test_a_cursor_that_vanishes_while_they_are_listed_is_left_out() -> None:
     """A listing leaves out a cursor that is deleted during it."""
-    store = Vanishing()
+    store = VanishingStore()
     await append(store, [2] * 3)
     cursors = cursors_on(store)
     await cursors.create("x", 2)
@@ -319,10 +230,7 @@ async def test_a_cursor_that_vanishes_while_they_are_listed_is_left_out() -> Non
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_lost_answers_leave_no_doubt_about_a_witness(seed: int) -> None:
-    """Lost answers leave no doubt about a witness.
-
-    An acknowledged write is stored, and a write refused as NOT_APPLIED is not.
-    """
+    """An acknowledged cursor write is stored, and one refused as NOT_APPLIED is not."""
     dice = random.Random(f"tests {seed}")
     inner = await log_of([2] * 10)
 
@@ -331,7 +239,7 @@ async def test_lost_answers_leave_no_doubt_about_a_witness(seed: int) -> None:
             return Fault()
         return Fault(happened=dice.random() < 0.5, told=dice.random() < 0.3)
 
-    faulty, sound = cursors_on(Faulty(inner, toss=toss)), cursors_on(inner)
+    faulty, sound = cursors_on(FaultyStore(inner, toss=toss)), cursors_on(inner)
     moves = 0
     for number in range(40):
         name, position = dice.choice("ab"), dice.randrange(1, 22)
@@ -366,10 +274,7 @@ def test_any_cursor_comes_out_as_it_went_in(position: int, epoch_us: int, writer
 
 
 async def test_a_cursor_whose_second_look_met_damage_may_stand() -> None:
-    """A cursor whose check after the write fails reports UNKNOWN.
-
-    The cursor is already stored, and a manifest that was cut short proves nothing about it.
-    """
+    """A cursor whose check after the write fails is stored and reports UNKNOWN."""
     store = await log_of([2] * 10)
     wrote: list[str] = []
 
@@ -379,22 +284,19 @@ async def test_a_cursor_whose_second_look_met_damage_may_stand() -> None:
         if (op, key) == ("get", MANIFEST) and wrote:
             raise CorruptionError("the store gave other bytes than it announced")
 
-    with pytest.raises(OutcomeUnknown, match="check for a concurrent collection failed") as told:
-        await cursors_on(Interposed(store, before=before)).create("c", 3)
+    with pytest.raises(OutcomeUnknown, match="check for a concurrent collector failed") as told:
+        await cursors_on(InterposedStore(store, before=before)).create("c", 3)
     assert told.value.outcome is Outcome.UNKNOWN
     assert (await cursors_on(store).load("c")).position == 3
 
 
 async def test_cursors_are_read_side_by_side() -> None:
-    """A listing reads cursors concurrently.
-
-    Each of hundreds of readers has a cursor, and every collection reads them all twice.
-    """
+    """A listing reads cursors concurrently: every collection reads hundreds of them twice."""
     store = await log_of([2] * 10)
     names = [f"reader_{number:02}" for number in range(20)]
     for name in names:
         await cursors_on(store).create(name, 5)
-    crowd = Crowd(store, clock=CLOCK, prefix="cursor/")
+    crowd = CrowdedStore(store, clock=CLOCK, prefix="cursor/")
 
     assert [*(await cursors_on(crowd.store).list()).cursors] == names
     assert crowd.most == AT_ONCE_MAX

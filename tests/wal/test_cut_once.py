@@ -14,6 +14,7 @@ import pytest
 from kit.clocks import OneThread
 from kit.lying import CutsShort
 from kit.named_logs import ALL, SHAPE
+from kit.stores import copy_of
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.manifest import MANIFEST
@@ -144,10 +145,6 @@ def logs_in(store: MemoryStore) -> Logs:
     return Logs(store=store, clock=OneThread(), writer="me")
 
 
-def copy_of(store: MemoryStore) -> MemoryStore:
-    return MemoryStore(objects=dict(store.objects), puts_count=store.puts_count)
-
-
 async def done(work: Work, store: MemoryStore) -> object:
     logs = logs_in(store)
     return await work(logs, await logs.open("a"))
@@ -157,10 +154,7 @@ async def done(work: Work, store: MemoryStore) -> object:
 async def test_what_is_cut_short_once_changes_nothing(
     wholes: dict[str, MemoryStore], protocol: str, name: str
 ) -> None:
-    """An object that is cut short at its first read changes no result.
-
-    The test cuts one object at a time, because the first failure would hide the others.
-    """
+    """Each object is cut short alone, because a first failure would hide the others."""
     work, whole = OPERATIONS[protocol][name], wholes[protocol]
     plain = CutsShort(copy_of(whole), only="")
     wanted = await done(work, plain)

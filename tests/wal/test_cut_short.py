@@ -26,10 +26,7 @@ async def written(kind: Kind) -> MemoryStore:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_a_log_is_opened_and_appended_to(kind: Kind) -> None:
-    """A writer opens a log and appends although each first read is cut short.
-
-    It reads the manifest and all objects past it.
-    """
+    """A writer opens a log and appends although each first read is cut short."""
     store = await written(kind)
 
     async with kind.writer(CutsShort(store), name="four") as writer:
@@ -40,10 +37,7 @@ async def test_a_log_is_opened_and_appended_to(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_all_is_read_and_nothing_told(kind: Kind) -> None:
-    """A scrub and a scan read everything and report no problem.
-
-    An alert from a scrub must mean damage in the store.
-    """
+    """A scrub and a scan report no problem: an alert must mean damage in the store."""
     store = await written(kind)
 
     found = await kind.scrub(cutting := CutsShort(store))

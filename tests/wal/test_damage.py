@@ -30,10 +30,7 @@ def reader_over(log: Bytes) -> Wal3Reader:
 
 
 def meaning(key: str, data: bytes) -> Any:
-    """Return the content of an object.
-
-    The last writer of a manifest is left out, because no other object has it.
-    """
+    """Return an object's content, without the last writer that a manifest alone names."""
     if key != MANIFEST:
         return data
     found = decode_manifest(data)
@@ -41,12 +38,7 @@ def meaning(key: str, data: bytes) -> Any:
 
 
 def test_every_bit_of_a_small_log_counts() -> None:
-    """A scrub reports a flipped bit, or the bit has no meaning.
-
-    No read returns a changed record.
-
-    The test flips a bit in each byte of the manifest, and in every third byte of the rest.
-    """
+    """A scrub reports a flipped bit or it has no meaning; no read returns a changed record."""
     log = objects(TINY)
     whole = look(log).rows
     silent: dict[str, set[int]] = {}
@@ -69,10 +61,7 @@ def test_every_bit_of_a_small_log_counts() -> None:
 @pytest.mark.parametrize("kind", ["lost", "cut", "empty", "doubled"])
 @pytest.mark.parametrize("name", [TINY, TREE])
 def test_every_object_that_is_lost_or_cut_is_told(name: str, kind: str) -> None:
-    """A scrub reports every lost, cut, empty or doubled object.
-
-    It reports no lost cursor or plan and no object that the log does not name.
-    """
+    """A scrub reports lost, cut, empty and doubled objects, except cursors, plans, unnamed."""
     log = objects(name)
     unnamed = set(look(log).unnamed)
     for key, data in log.items():
@@ -91,10 +80,7 @@ def test_every_object_that_is_lost_or_cut_is_told(name: str, kind: str) -> None:
 
 
 def test_fragments_and_snapshots_that_changed_places_are_told() -> None:
-    """A scrub reports two fragments, or two snapshots, with exchanged places.
-
-    Each is valid by itself.
-    """
+    """A scrub reports exchanged fragments or snapshots, although each is valid by itself."""
     log = objects(TREE)
     for folder in ("log/", "snapshot/"):
         one, other = sorted(key for key in log if key.startswith(folder))[:2]
@@ -135,10 +121,7 @@ def test_a_snapshot_that_points_at_itself_ends_a_read() -> None:
 
 
 def test_a_snapshot_in_place_of_one_that_it_names_is_told() -> None:
-    """A scrub reports a snapshot in place of one below it, and ends.
-
-    Each step down would reach the same snapshot again.
-    """
+    """A scrub that meets a snapshot in place of one below it reports it and ends."""
     log = objects("b_snapshots")
     above = decode_manifest(log[MANIFEST]).snapshots[0].path
     below = next(pointer.path for pointer in decode_snapshot(log[above], where=above).snapshots)

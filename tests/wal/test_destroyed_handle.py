@@ -8,10 +8,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from kit.named_logs import ALL, SHAPE, log_of, shelf_on
-from kit.stores import Interposed, keys_in
+from kit.named_logs import ALL, SHAPE, shelf_on, store_with
+from kit.stores import InterposedStore, Once, keys_in
 from tidelog.errors import NameTaken, NoSuchLog, Outcome, OutcomeUnknown
-from tidelog.store.memory import MemoryStore
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.fragment import Fragment, fragment_path
 from tidelog.wal.gc.cursors import Witness
@@ -60,8 +59,7 @@ async def test_a_handle_says_that_its_log_was_destroyed(
     protocol: str, *, has_written: bool
 ) -> None:
     """An operation on a destroyed log never reports an empty, collected or merely sealed log."""
-    store = MemoryStore()
-    await log_of(store, "a", 12, protocol=protocol)
+    store = await store_with(a=12, protocol=protocol)
     log = await shelf_on(store).open("a", shape=SHAPE, batching=BATCHING)
     if has_written:
         await log.append([b"before"])
@@ -86,8 +84,7 @@ async def test_a_handle_says_that_its_log_was_destroyed(
 
 async def test_what_was_acknowledged_before_is_told_as_it_was() -> None:
     """An append before the destruction succeeds, and one after it reports NOT_APPLIED."""
-    store = MemoryStore()
-    await log_of(store, "a", 3)
+    store = await store_with(a=3)
     log = await shelf_on(store).open("a", shape=SHAPE, batching=BATCHING)
     assert await log.append([b"one"]) == 4
     await shelf_on(store).drop("a", grace_us=0)
@@ -98,12 +95,8 @@ async def test_what_was_acknowledged_before_is_told_as_it_was() -> None:
 
 
 async def test_what_a_sleeper_stored_comes_into_no_other_log() -> None:
-    """A fragment that a suspended writer stored after the destruction enters no other log.
-
-    In wal3's form a writer stores it before it reads the manifest, under a number of the old log.
-    """
-    store = MemoryStore()
-    await log_of(store, "a", 2, protocol="manifest")
+    """A fragment that a suspended wal3 writer stored after the drop enters no other log."""
+    store = await store_with(a=2, protocol="manifest")
     sleeper = await shelf_on(store).open("a", batching=BATCHING)
     await sleeper.append([b"third"])
     await shelf_on(store).drop("a", grace_us=0)
@@ -118,19 +111,9 @@ async def test_what_a_sleeper_stored_comes_into_no_other_log() -> None:
 
 
 async def test_a_reader_that_loses_its_log_half_way_says_so() -> None:
-    """A reader whose log is destroyed during a scan raises NoSuchLog.
-
-    PositionCollected would be wrong, because no position remains.
-    """
-    store = MemoryStore()
-    await log_of(store, "a", 12)
-    gone: list[str] = []
-
-    async def before(op: str, key: str) -> None:
-        if op == "get" and "/epoch/" in key and not gone:
-            gone.append(key)
-            await shelf_on(store).drop("a", grace_us=0)
-
-    log = await shelf_on(Interposed(store, before=before)).open("a")
+    """A scan of a log that is dropped raises NoSuchLog, because no position remains."""
+    store = await store_with(a=12)
+    drop = Once("get", "/epoch/", lambda: shelf_on(store).drop("a", grace_us=0))
+    log = await shelf_on(InterposedStore(store, before=drop)).open("a")
     with pytest.raises(NoSuchLog, match="was dropped"):
         await drained(log.scan())

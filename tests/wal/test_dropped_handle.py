@@ -44,10 +44,7 @@ async def read(log: Log) -> list[Any]:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 async def test_a_handle_that_is_dropped_ends_its_task(protocol: str) -> None:
-    """The task of a dropped handle ends.
-
-    It first writes pending appends, also those whose caller is gone.
-    """
+    """A dropped handle writes its pending appends, and then its task ends."""
     store, clock = MemoryStore(), SwiftClock()
     log = await create_log(store, name="x", clock=clock, writer="w", protocol=protocol)
     async with without_complaints():
@@ -77,10 +74,7 @@ async def test_a_log_that_is_sealed_keeps_no_task() -> None:
 
 
 def test_a_log_that_another_loop_writes_says_so() -> None:
-    """A call from another event loop raises HandleError.
-
-    Otherwise it would wait without a wake-up, and then blame the store.
-    """
+    """A call from another event loop raises HandleError and does not wait."""
     store, clock, ours = MemoryStore(), SwiftClock(), asyncio.new_event_loop()
     batching = Batching(patience_us=1_000_000)
     made = create_log(store, name="x", clock=clock, writer="w", batching=batching)

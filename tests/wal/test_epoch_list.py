@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tidelog.errors import CorruptionError
 from tidelog.store.memory import MemoryStore
-from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Chain, Seal
 from tidelog.wal.format.epoch_list import shorten
+from tidelog.wal.format.link import Epoch
 from tidelog.wal.format.manifest import Manifest, decode_manifest, encode_manifest
 from tidelog.wal.read.epoch_history import with_all_epochs, with_epoch, with_epochs_of
 from tidelog.wal.slot_protocol.chain import has_passed
@@ -54,10 +54,7 @@ async def opened(steps: list[int], *, epochs_max: int, lists_max: int) -> tuple[
 async def test_what_is_told_of_epochs_is_the_same_as_if_all_were_listed(
     steps: list[int], epochs_max: int, lists_max: int
 ) -> None:
-    """Answers about epochs are the same as if the manifest listed all of them.
-
-    The manifest keeps a bounded number, and readers load the lists.
-    """
+    """Answers about epochs do not change if older ones are in lists that readers load."""
     slots = [1]
     for step in steps:
         slots.append(slots[-1] + step)
@@ -86,10 +83,7 @@ async def test_ten_thousand_openings_leave_a_small_manifest() -> None:
 
 
 async def test_a_list_that_was_changed_or_lost_is_told() -> None:
-    """A changed or lost list of epochs raises CorruptionError.
-
-    It may decide if a slot's records belong to the log.
-    """
+    """A changed or lost list of epochs, which decides who owns a slot, raises."""
     chain, store = await opened([1] * 40, epochs_max=4, lists_max=3)
     path = chain.past[-1].path
     data = store.objects[path].data
@@ -104,10 +98,7 @@ async def test_a_list_that_was_changed_or_lost_is_told() -> None:
 
 
 async def test_an_epoch_older_than_all_that_are_listed_has_been_passed() -> None:
-    """An epoch older than all listed ones is over.
-
-    An opener that was suspended for so long starts again.
-    """
+    """An epoch older than all listed ones is over, so its opener starts again."""
     chain, _ = await opened([1] * 40, epochs_max=4, lists_max=3)
     manifest = Manifest(writer="w", initial_seq_no=41, initial_offset=41, chain=chain)
     old = chain_of([1, 2]).epochs[1]
@@ -117,10 +108,7 @@ async def test_an_epoch_older_than_all_that_are_listed_has_been_passed() -> None
 
 
 def test_the_epoch_of_a_slot_is_the_last_that_begins_there() -> None:
-    """The last epoch that begins at a slot owns it.
-
-    Earlier epochs that begin there wrote nothing.
-    """
+    """The last epoch that begins at a slot owns it: earlier ones there wrote nothing."""
     chain = replace(chain_of([1, 4, 4, 9]), seal=Seal(slot=9))
 
     assert [chain.of(slot).number for slot in (1, 3, 4, 8, 9, 20)] == [0, 0, 2, 2, 3, 3]

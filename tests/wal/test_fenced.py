@@ -7,29 +7,17 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from kit.protocols import SLOTS, contents, make_slots, slot_writer
-from kit.stores import Interposed
-from tidelog.errors import Fenced, LocationError, Outcome, TidelogError
+from kit.protocols import SLOTS, contents, outcome_of, slot_store, slot_writer
+from kit.stores import InterposedStore
+from tidelog.errors import Fenced, LocationError, Outcome
 from tidelog.store.conditional import Resend
-from tidelog.store.memory import MemoryStore
 
 ONCE = Resend(attempts=1)
 LONG_S = 20.0  # Far longer than any wait here, even on a busy machine.
 
 
-async def outcome_of(call: Awaitable[object]) -> Outcome:
-    try:
-        await call
-    except TidelogError as error:
-        return error.outcome
-    return Outcome.APPLIED
-
-
-class Cut:
-    """A connection to a store that fails requests while it is cut.
-
-    After ``requests_max`` failures it works again. It awaits ``healed`` before.
-    """
+class CutConnection:
+    """A connection that fails while it is cut; after ``requests_max`` it awaits ``healed``."""
 
     def __init__(self, prefix: str = "", *, requests_max: int = 10**9) -> None:
         self.is_cut = False
@@ -53,13 +41,10 @@ class Cut:
 @pytest.mark.parametrize("closed", [False, True], ids=["open", "closed"])
 @pytest.mark.parametrize("requests", [1, 4, 10**9])
 async def test_who_was_fenced_never_fences_their_successor(closed: bool, requests: int) -> None:
-    """A fenced writer never fences its successor.
-
-    This holds while a put is in doubt and at later appends.
-    """
-    way = Cut(requests_max=requests)
-    await make_slots(inner := MemoryStore())
-    one = slot_writer(Interposed(inner, before=way), name="one")
+    """A fenced writer fences no successor, neither with a put in doubt nor by later appends."""
+    way = CutConnection(requests_max=requests)
+    inner = await slot_store()
+    one = slot_writer(InterposedStore(inner, before=way), name="one")
     one.resend = ONCE
     assert await one.append([b"one"]) == 1
     other = slot_writer(inner, name="other")
@@ -91,18 +76,15 @@ async def test_who_was_fenced_never_fences_their_successor(closed: bool, request
 
 
 async def test_a_writer_goes_on_over_its_own_fences() -> None:
-    """A writer continues over its own fences, even if their answers were lost.
-
-    It records their names before it sends them.
-    """
-    way = Cut("epoch/")
-    await make_slots(inner := MemoryStore())
+    """A writer records its fences before it sends them, and continues over its own."""
+    way = CutConnection("epoch/")
+    inner = await slot_store()
 
     async def lose_answers(op: str, key: str) -> None:
         if way.is_cut and op == "put" and key.startswith("epoch/"):
             raise LocationError("lost", outcome=Outcome.UNKNOWN)
 
-    writer = slot_writer(Interposed(inner, before=_cut_reads(way), after=lose_answers))
+    writer = slot_writer(InterposedStore(inner, before=_cut_reads(way), after=lose_answers))
     writer.resend = ONCE
     assert await writer.append([b"one"]) == 1
 
@@ -119,7 +101,7 @@ async def test_a_writer_goes_on_over_its_own_fences() -> None:
     assert max(found) == last
 
 
-def _cut_reads(way: Cut) -> Callable[[str, str], Awaitable[None]]:
+def _cut_reads(way: CutConnection) -> Callable[[str, str], Awaitable[None]]:
     async def before(op: str, key: str) -> None:
         if op == "get":
             await way(op, key)
@@ -128,14 +110,11 @@ def _cut_reads(way: Cut) -> Callable[[str, str], Awaitable[None]]:
 
 
 async def test_what_cannot_be_opened_was_not_sent() -> None:
-    """An append whose epoch cannot be opened reports NOT_APPLIED.
-
-    Its fences may be in doubt, but its records were never sent.
-    """
-    way = Cut("epoch/")
+    """An append whose epoch cannot be opened was never sent, so it reports NOT_APPLIED."""
+    way = CutConnection("epoch/")
     way.is_cut = True
-    await make_slots(inner := MemoryStore())
-    writer = slot_writer(Interposed(inner, before=way))
+    inner = await slot_store()
+    writer = slot_writer(InterposedStore(inner, before=way))
 
     assert await outcome_of(writer.append([b"one"])) is Outcome.NOT_APPLIED
     await writer.close()

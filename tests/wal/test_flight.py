@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.wal.slot_protocol.window import SendWindow, answer, launch, meet_fence
+from tidelog.wal.slot_protocol.pipeline import SendWindow
 
 
 @given(
@@ -17,14 +17,12 @@ def test_only_an_unbroken_run_is_acknowledged(
     base: int, kinds: list[str], data: st.DataObject
 ) -> None:
     """A writer acknowledges all slots below the first one without data, and none past a fence."""
-    flight = SendWindow(base, base)
-    for _ in kinds:
-        flight = launch(flight)
+    flight = SendWindow(base, base + len(kinds))
     slots = range(base, base + len(kinds))
     known: dict[int, str] = {}
     for slot in data.draw(st.permutations(slots)):
-        note = answer if kinds[slot - base] == "data" else meet_fence
-        flight = note(flight, slot)
+        note = flight.answer if kinds[slot - base] == "data" else flight.meet_fence
+        note(slot)
         known[slot] = kinds[slot - base]
 
         reached = base
@@ -40,16 +38,13 @@ def test_only_an_unbroken_run_is_acknowledged(
 
 @given(alpha=st.integers(1, 5), answers=st.lists(st.integers(0, 10), max_size=30))
 def test_no_more_than_alpha_are_under_way(alpha: int, answers: list[int]) -> None:
-    """At most alpha slots are in flight.
-
-    The count starts at the first open slot, so that an opener's burst of alpha fences is enough.
-    """
+    """At most alpha slots are in flight from the first open one: alpha fences suffice."""
     flight = SendWindow(1, 1)
     for number in answers:
         while flight.has_room(alpha):
-            flight = launch(flight)
+            flight.next += 1
         assert flight.next - flight.committed == alpha
         slot = flight.committed + number % alpha
         if slot not in flight.done:
-            flight = answer(flight, slot)
+            flight.answer(slot)
         assert flight.next - flight.committed <= alpha

@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from kit.dying import DiesWriting
-from kit.named_logs import append, contents, log_of, shelf_on
-from kit.protocols import CLOCK
-from kit.stores import Interposed, keys_in
+from kit.named_logs import append, contents, log_of, shelf_on, store_with
+from kit.protocols import ALL, CLOCK
+from kit.stores import Hold, InterposedStore, Once, keys_in
 from tidelog.errors import (
     ContentionError,
+    CorruptionError,
     LocationError,
     LogSealed,
     NameTaken,
@@ -22,11 +23,10 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.store.memory import MemoryStore
-from tidelog.testing.faulty import Faulty
+from tidelog.testing.faulty import FaultyStore
 from tidelog.wal.format.gc_plan import GARBAGE
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.gc.pin_objects import held_pins
-from tidelog.wal.gc.plan import Keep
 from tidelog.wal.slot_protocol.fencing import make_log
 
 
@@ -35,31 +35,20 @@ async def let_go(store: MemoryStore) -> None:
     source = await shelf_on(store).open("a")
     await source.drop_pin("b", force=True)
     await source.create_cursor("x", 9)
-    await source.collect(keep=Keep(share_max=1), grace_us=0)
+    await source.collect(keep=ALL, grace_us=0)
 
 
-def meddled(store: MemoryStore, when: str, act: Callable[[], Awaitable[None]]) -> Interposed:
+def meddled(store: MemoryStore, when: str, act: Callable[[], Awaitable[None]]) -> InterposedStore:
     """Return a store with a hook. It runs once, before or after the put of the fork's manifest."""
-    done: list[str] = []
-
-    async def once(op: str, key: str) -> None:
-        if (op, key) == ("put", f"log/b/{MANIFEST}") and not done:
-            done.append(key)
-            await act()
-
-    return Interposed(store, **{when: once})
+    return InterposedStore(store, **{when: Once("put", f"log/b/{MANIFEST}", act)})
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_fork_whose_pin_was_let_go_of_is_undone(when: str) -> None:
-    """A fork whose pin is released before or after its manifest is undone.
+async def test_a_fork_whose_pin_was_released_is_undone(when: str) -> None:
+    """A fork whose pin is released before or after its manifest is undone."""
+    store = await store_with(a=12)
 
-    Its shared objects may be deleted.
-    """
-    store = MemoryStore()
-    await log_of(store, "a", 12)
-
-    with pytest.raises(ContentionError, match="released the fork's pin during the fork"):
+    with pytest.raises(ContentionError, match="dropped the fork's pin during the fork"):
         await shelf_on(meddled(store, when, lambda: let_go(store))).fork("a", "b")
     with pytest.raises(NoSuchLog, match="was dropped"):
         await shelf_on(store).open("b")
@@ -70,12 +59,8 @@ async def test_a_fork_whose_pin_was_let_go_of_is_undone(when: str) -> None:
 
 
 async def test_a_fork_that_others_have_written_to_already_is_sealed_and_told() -> None:
-    """A fork that other writers appended to is sealed, and its maker gets OutcomeUnknown.
-
-    Their acknowledged records stay readable.
-    """
-    store = MemoryStore()
-    await log_of(store, "a", 12)
+    """A fork that others appended to is sealed, stays readable, and reports OutcomeUnknown."""
+    store = await store_with(a=12)
 
     async def act() -> None:
         other = await shelf_on(store).open("b")
@@ -93,17 +78,13 @@ async def test_a_fork_that_others_have_written_to_already_is_sealed_and_told() -
 
 
 async def test_a_fork_that_was_collected_at_once_is_no_loss() -> None:
-    """A fork that is collected at once is valid.
-
-    The collection shrinks the fork's pin, which is no reason to undo the fork.
-    """
-    store = MemoryStore()
-    await log_of(store, "a", 12)
+    """A collection of a new fork shrinks its pin, which is no reason to undo the fork."""
+    store = await store_with(a=12)
 
     async def act() -> None:
         other = await shelf_on(store).open("b")
         await other.create_cursor("x", 7)
-        await other.collect(keep=Keep(share_max=1), grace_us=0)
+        await other.collect(keep=ALL, grace_us=0)
 
     fork = await shelf_on(meddled(store, "after", act)).fork("a", "b")
     assert list(await contents(store, "b")) == [7, 8, 9, 10, 11, 12]
@@ -111,14 +92,8 @@ async def test_a_fork_that_was_collected_at_once_is_no_loss() -> None:
 
 
 async def test_what_a_fork_left_that_failed_is_deleted_with_its_name() -> None:
-    """The destruction of a failed fork's name deletes its remains.
-
-    No manifest names these snapshots.
-
-    A manifest that is stored just before the tombstone stops the destruction.
-    """
-    store = MemoryStore()
-    await log_of(store, "a", 12)
+    """A drop deletes a failed fork's remains, unless a manifest appears before the tombstone."""
+    store = await store_with(a=12)
     await store.put(f"log/b/snapshot/SNAPSHOT.01.{'0' * 64}", b"of a fork that died")
 
     async def refuse(op: str, key: str) -> None:
@@ -126,7 +101,7 @@ async def test_what_a_fork_left_that_failed_is_deleted_with_its_name() -> None:
             raise LocationError("refused")
 
     with pytest.raises(LocationError):
-        await shelf_on(Interposed(store, before=refuse)).fork("a", "b")
+        await shelf_on(InterposedStore(store, before=refuse)).fork("a", "b")
 
     left = await keys_in(store, "log/b/")
 
@@ -135,17 +110,16 @@ async def test_what_a_fork_left_that_failed_is_deleted_with_its_name() -> None:
             await store.put(key, store.objects[f"log/a/{MANIFEST}"].data)
 
     with pytest.raises(ContentionError, match="created a log of that name concurrently"):
-        await shelf_on(Interposed(store, before=made)).drop("b", grace_us=0)
+        await shelf_on(InterposedStore(store, before=made)).drop("b", grace_us=0)
     assert await keys_in(store, "log/b/") == sorted([*left, f"log/b/{MANIFEST}"])
     await store.delete([f"log/b/{MANIFEST}"])
     await shelf_on(store).drop("b", grace_us=0)
     assert await keys_in(store, "log/b/") == [f"log/b/{GARBAGE}", f"log/b/{MANIFEST}"]
 
 
-async def test_a_fork_that_fails_lets_go_of_its_pin() -> None:
+async def test_a_failed_fork_releases_its_pin() -> None:
     """A fork that fails releases its pin. Otherwise its source could not be destroyed."""
-    store = MemoryStore()
-    await log_of(store, "a", 12)
+    store = await store_with(a=12)
 
     async def act() -> None:
         assert await make_log(shelf_on(store).within("b"), clock=CLOCK, writer="another")
@@ -161,17 +135,14 @@ async def kill_a_fork(store: MemoryStore) -> None:
     await log_of(store, "a", 12)
     death = DiesWriting(number=2, landed=False)
     with pytest.raises(TidelogError):
-        await shelf_on(Faulty(store, toss=death.toss)).fork("a", "b")
+        await shelf_on(FaultyStore(store, toss=death.toss)).fork("a", "b")
     pins = await (await shelf_on(store).open("a")).pins()
     assert pins["b"].is_sure
     assert f"log/b/{MANIFEST}" not in store.objects
 
 
 async def test_a_second_call_makes_the_fork_that_was_killed() -> None:
-    """A second call completes a fork that was killed.
-
-    It pins the current records and releases the pin of the first call.
-    """
+    """A second call pins the current records and releases the pin of the killed call."""
     store = MemoryStore()
     await kill_a_fork(store)
     await append(store, "a", 1)
@@ -189,12 +160,8 @@ async def test_a_second_call_makes_the_fork_that_was_killed() -> None:
 
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_one_of_two_forks_of_a_name_is_made(is_first: bool) -> None:
-    """If two concurrent forks have one name, the first manifest wins.
-
-    The loser releases only its own pin.
-    """
-    store = MemoryStore()
-    await log_of(store, "a", 12)
+    """The first manifest of two forks wins; the loser releases only its own pin."""
+    store = await store_with(a=12)
 
     async def act() -> None:
         if is_first:
@@ -204,40 +171,30 @@ async def test_one_of_two_forks_of_a_name_is_made(is_first: bool) -> None:
             await shelf_on(store).fork("a", "b")
 
     async def finish() -> None:
-        go_on.set()
+        hold.go_on.set()
         await first
 
-    go_on, held = asyncio.Event(), asyncio.Event()
-
-    async def wait(op: str, key: str) -> None:
-        if (op, key) == ("put", f"log/b/{MANIFEST}"):
-            held.set()
-            await go_on.wait()
-
-    first = asyncio.create_task(shelf_on(Interposed(store, before=wait)).fork("a", "b"))
-    await held.wait()
+    hold = Hold("put", f"log/b/{MANIFEST}")
+    first = asyncio.create_task(shelf_on(InterposedStore(store, before=hold)).fork("a", "b"))
+    await hold.met.wait()
     await act()
     if not is_first:
-        go_on.set()
+        hold.go_on.set()
         with pytest.raises(NameTaken):
             await first
 
     assert len(await contents(store, "b")) == 12
     source = await shelf_on(store).open("a")
     await source.create_cursor("x", 9)
-    await source.collect(keep=Keep(share_max=1), grace_us=0)
+    await source.collect(keep=ALL, grace_us=0)
     assert (await (await shelf_on(store).open("b")).scrub()).is_clean
     await shelf_on(store).drop("b", grace_us=0)
     assert await source.pins() == {}
 
 
 async def test_a_pin_of_a_user_keeps_its_name() -> None:
-    """A fork never takes over the pin of a user that has its name.
-
-    That pin belongs to no killed fork.
-    """
-    store = MemoryStore()
-    await log_of(store, "a", 12)
+    """A user's pin of a fork's name belongs to no killed fork and is never taken over."""
+    store = await store_with(a=12)
     source = await shelf_on(store).open("a")
     await source.create_pin("b")
 
@@ -252,7 +209,7 @@ async def test_a_release_of_a_killed_fork_releases_all_its_pins() -> None:
     await kill_a_fork(store)
     death = DiesWriting(number=2, landed=False)
     with pytest.raises(TidelogError):
-        await shelf_on(Faulty(store, toss=death.toss)).fork("a", "b")
+        await shelf_on(FaultyStore(store, toss=death.toss)).fork("a", "b")
     source = await shelf_on(store).open("a")
     assert len(await held_pins(shelf_on(store).within("a"))) == 2
 
@@ -262,10 +219,7 @@ async def test_a_release_of_a_killed_fork_releases_all_its_pins() -> None:
 
 @pytest.mark.parametrize("is_destroyed", [False, True])
 async def test_a_log_that_shares_nothing_keeps_no_pin(is_destroyed: bool) -> None:
-    """A pin is released if the log of its name shares nothing.
-
-    Another log may have the name of a killed fork.
-    """
+    """A pin of a killed fork's name is released if the log of that name shares nothing."""
     store = MemoryStore()
     await kill_a_fork(store)
     await shelf_on(store).create("b")
@@ -288,38 +242,27 @@ async def test_a_log_is_destroyed_whole_though_its_fork_was_killed() -> None:
 
 
 async def test_a_release_that_looked_before_the_fork_was_a_log_is_refused() -> None:
-    """A release is refused if the fork becomes a log during it.
+    """A pin's release is refused if its fork becomes a log during it."""
+    store = await store_with(a=12)
+    hold = Hold("put", f"log/b/{MANIFEST}")
+    forking = asyncio.create_task(shelf_on(InterposedStore(store, before=hold)).fork("a", "b"))
+    await hold.met.wait()
 
-    The fork was acknowledged, so its records must stay.
-    """
-    store = MemoryStore()
-    await log_of(store, "a", 12)
-    held, go_on = asyncio.Event(), asyncio.Event()
+    async def finish() -> None:
+        hold.go_on.set()
+        await forking
 
-    async def wait(op: str, key: str) -> None:
-        if (op, key) == ("put", f"log/b/{MANIFEST}"):
-            held.set()
-            await go_on.wait()
-
-    forking = asyncio.create_task(shelf_on(Interposed(store, before=wait)).fork("a", "b"))
-    await held.wait()
-
-    async def let_it_finish(op: str, key: str) -> None:
-        if op == "put" and "/pin/b." in key and not go_on.is_set():
-            go_on.set()
-            await forking
-
-    source = await shelf_on(Interposed(store, before=let_it_finish)).open("a")
+    hook = Once("put", "/pin/b.", finish)
+    source = await shelf_on(InterposedStore(store, before=hook)).open("a")
     with pytest.raises(UsageError, match="drop the fork first"):
         await source.drop_pin("b")
-    assert go_on.is_set()
+    assert hook.met
     assert len(await contents(store, "b")) == 12
 
 
 async def test_a_fork_of_a_log_that_lost_its_manifest_keeps_its_pin() -> None:
-    """A fork that lost its manifest keeps its pin. It has records, so it can be rebuilt."""
-    store = MemoryStore()
-    await log_of(store, "a", 12)
+    """A fork that lost its manifest keeps its pin, although no rebuild can restore it."""
+    store = await store_with(a=12)
     await shelf_on(store).fork("a", "b")
     await append(store, "b", 1)
     await store.delete([f"log/b/{MANIFEST}"])
@@ -330,3 +273,5 @@ async def test_a_fork_of_a_log_that_lost_its_manifest_keeps_its_pin() -> None:
     with pytest.raises(NameTaken, match="no manifest"):
         await shelf_on(store).fork("a", "b")
     assert [*await source.pins()] == ["b"]
+    with pytest.raises(CorruptionError, match="fork or copy its source again"):
+        await shelf_on(store).rebuild("b")

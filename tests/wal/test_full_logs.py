@@ -75,10 +75,7 @@ FULL = [
 async def test_a_full_log_refuses_an_append_before_it_stores_anything(
     kind: Kind, change: Change
 ) -> None:
-    """An append to a full log raises UsageError and stores nothing.
-
-    An acknowledged append with such a number would make the log unreadable.
-    """
+    """An append that would make a full log unreadable raises UsageError and stores nothing."""
     store = await begun(kind, change)
     before = await keys_of(store)
     for _ in range(2):
@@ -152,10 +149,7 @@ async def test_a_full_log_can_be_sealed() -> None:
 
 
 async def test_a_full_log_can_be_collected() -> None:
-    """A full log can be collected.
-
-    The manifest of an empty log names the number of the next fragment.
-    """
+    """The manifest of a full, emptied log names the number of the next fragment."""
     store = await begun(WAL3, lambda m: replace(m, initial_seq_no=2**64 - 2))
     log = await opened(store)
     await log.append([b"one"])
@@ -170,10 +164,7 @@ async def test_a_full_log_can_be_collected() -> None:
 
 
 async def test_a_seal_that_no_reader_accepts_is_refused() -> None:
-    """A seal at the last slot is refused.
-
-    A fence names the slot after it, and no slot follows 2^64-1.
-    """
+    """A seal at the last slot is refused: its fence would name a slot after 2^64-1."""
     store = await begun(SLOTS, lambda m: at_slot(m, 2**64 - 1))
     before = await keys_of(store)
     with pytest.raises(UsageError, match="the log is full"):

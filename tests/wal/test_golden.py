@@ -14,7 +14,7 @@ from tidelog.core.clock import SystemClock
 from tidelog.errors import NoSuchLog, PositionCollected
 from tidelog.store.memory import MemoryStore
 from tidelog.store.urls import open_store
-from tidelog.store.wrappers.metered import Metered
+from tidelog.store.wrappers.metered import MeteringStore
 from tidelog.wal.format.cursor import decode_cursor, encode_cursor
 from tidelog.wal.format.gc_plan import decode_garbage, encode_garbage
 from tidelog.wal.format.manifest import (
@@ -35,7 +35,7 @@ EVERY = pytest.mark.parametrize("name", NAMES)
 
 def reader_of(name: str) -> Wal3Reader:
     clock = SystemClock()
-    store = Metered(open_store((FOLDER / name).as_uri(), clock=clock), clock=clock)
+    store = MeteringStore(open_store((FOLDER / name).as_uri(), clock=clock), clock=clock)
     return Wal3Reader(store=store, clock=clock)
 
 
@@ -56,10 +56,7 @@ def test_there_are_golden_logs() -> None:
 
 @EVERY
 def test_every_object_comes_out_as_it_went_in(name: str) -> None:
-    """Every object of a log decodes and encodes to the same bytes.
-
-    Field order and optional fields stay.
-    """
+    """Every object decodes and encodes to the same bytes, field order included."""
     for key, data in objects(name).items():
         match key.split("/")[0]:
             case "manifest":
@@ -95,10 +92,7 @@ def test_the_manifest_says_what_chroma_sees(name: str) -> None:
 
 @EVERY
 def test_every_record_is_the_one_that_chroma_reads(name: str) -> None:
-    """A scan returns the positions, times and bodies that Chroma reads.
-
-    It follows all levels of snapshots.
-    """
+    """A scan through all levels returns the positions, times and bodies that Chroma reads."""
     wanted = [
         (record["offset"], fragment["timestamp_us"], record["len"], record["sha256"])
         for fragment in expected(name)["fragment_list"]
@@ -159,10 +153,7 @@ async def test_cursors_are_read(name: str) -> None:
 
 
 def test_any_range_is_read_and_no_more_than_it_needs() -> None:
-    """A scan of any range returns exactly its records.
-
-    It reads no snapshot or fragment outside the range.
-    """
+    """A scan of any range returns exactly its records and reads nothing outside it."""
     whole = scanned(reader_of("b_snapshots"))
     for start in range(1, len(whole) + 2, 7):
         for limit in (start + 1, start + 9, len(whole) + 1):
@@ -172,15 +163,12 @@ def test_any_range_is_read_and_no_more_than_it_needs() -> None:
     reader = reader_of("b_snapshots")
     newest = whole[-1]["position"]
     assert len(scanned(reader, newest)) == 1
-    assert isinstance(reader.store, Metered)
+    assert isinstance(reader.store, MeteringStore)
     assert reader.store.usage().get_count == 2, "the manifest, and the fragment that it names"
 
 
 def test_what_was_collected_is_said_to_be_gone() -> None:
-    """A scan of collected positions raises PositionCollected with the oldest position.
-
-    The caller must know that it missed data.
-    """
+    """A scan of collected positions raises PositionCollected with the oldest position."""
     with pytest.raises(PositionCollected) as told:
         scanned(reader_of("c_gc"), 1)
 

@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kit.golden_slots import KEYS, encoded, records_of, tail
+from kit.golden_slots import KEYS, TAIL, encoded, records_of
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.key_set import KeyBloom, KeySet
+from tidelog.wal.format.fragment_sets import KeyBloom, KeySet, may_hold
 from tidelog.wal.format.link import DataLink
 from tidelog.wal.format.slot_object import decode_data, problems_of_data
-from tidelog.wal.format.stream_set import may_hold
 from tidelog.wal.slot_protocol.chain import step
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden" / "slots"
@@ -31,8 +30,8 @@ def stored(name: str) -> bytes:
 def test_what_was_stored_is_read(name: str) -> None:
     """A stored object decodes to its records and link, and has no problems."""
     data = stored(name)
-    link, records = decode_data(data, path=tail().path)
-    fragment = step(tail(), link, len(data))[1]
+    link, records = decode_data(data, path=TAIL.path)
+    fragment = step(TAIL, link, len(data))[1]
 
     assert records == records_of(name)
     assert isinstance(fragment, Fragment)
@@ -41,10 +40,7 @@ def test_what_was_stored_is_read(name: str) -> None:
 
 @EVERY
 def test_it_is_written_as_it_was(name: str) -> None:
-    """The encoder writes the same schema and metadata as stored.
-
-    The bytes are equal if the Parquet library is the same.
-    """
+    """The encoder writes the stored schema and metadata, and equal bytes with that Parquet."""
     data, (link, again) = stored(name), encoded(name)
     was, now = (pq.read_metadata(pa.BufferReader(one)) for one in (data, again))
 
@@ -56,10 +52,7 @@ def test_it_is_written_as_it_was(name: str) -> None:
 
 
 def test_what_is_recorded_of_keys_is_pinned() -> None:
-    """The stored key sets are an empty list, a list, a filter and no set.
-
-    A filter that would skip nothing is not stored.
-    """
+    """The stored key sets are an empty list, a list, a filter and no set."""
     found: dict[str, KeySet] = {}
     for name in KEYS:
         link, _ = decode_data(stored(name), path="p")

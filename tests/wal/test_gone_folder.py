@@ -21,7 +21,7 @@ SCHEMA = pa.schema([("k", pa.int64())])
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedLog:
     """A writer's append, and the contents that a new reader finds."""
 
     append: Callable[[int], Awaitable[object]]
@@ -34,18 +34,18 @@ def bytes_of(table: pa.Table, column: str) -> list[bytes]:
 
 
 @asynccontextmanager
-async def open_plain(lake: Location, protocol: str) -> AsyncIterator[Opened]:
+async def open_plain(lake: Location, protocol: str) -> AsyncIterator[OpenedLog]:
     async def contents(other: Location) -> list[int]:
         log = await other.log("orders")
         assert (await log.scrub()).is_clean
         return [int(body) async for table in log.scan() for body in bytes_of(table, "body")]
 
     async with await lake.logs.create("orders", protocol=protocol) as log:
-        yield Opened(lambda number: log.append([b"%d" % number]), contents)
+        yield OpenedLog(lambda number: log.append([b"%d" % number]), contents)
 
 
 @asynccontextmanager
-async def open_keyed(lake: Location, _: str) -> AsyncIterator[Opened]:
+async def open_keyed(lake: Location, _: str) -> AsyncIterator[OpenedLog]:
     async def contents(other: Location) -> list[int]:
         log = await other.keyed.open("orders")
         assert (await log.scrub()).is_clean
@@ -54,12 +54,12 @@ async def open_keyed(lake: Location, _: str) -> AsyncIterator[Opened]:
         return [int(value) for value in bytes_of(found, "value")]
 
     log = await lake.keyed.create("orders")
-    yield Opened(lambda number: log.append([(b"k", b"%d" % number)]), contents)
+    yield OpenedLog(lambda number: log.append([(b"k", b"%d" % number)]), contents)
     await log.close()
 
 
 @asynccontextmanager
-async def open_shard(lake: Location, _: str) -> AsyncIterator[Opened]:
+async def open_shard(lake: Location, _: str) -> AsyncIterator[OpenedLog]:
     shard = lake.shard("orders", schema=SCHEMA, key=["k"])
 
     async def append(number: int) -> None:
@@ -73,7 +73,7 @@ async def open_shard(lake: Location, _: str) -> AsyncIterator[Opened]:
         found = await (await again.snapshot(time)).to_arrow()
         return sorted(int(key) for key in found.column("k").to_numpy())
 
-    yield Opened(append, contents)
+    yield OpenedLog(append, contents)
 
 
 KINDS = {
@@ -89,10 +89,7 @@ KINDS = {
 async def test_a_writer_whose_location_is_unmounted_stores_nothing(
     kind: str, is_swapped: bool, tmp_path: Path
 ) -> None:
-    """A writer whose location is unmounted stores nothing and reports NOT_APPLIED.
-
-    An append below the mount point would be damage after the disk returns.
-    """
+    """A writer whose location is unmounted stores nothing below the mount point."""
     folder, disk = tmp_path / "lake", tmp_path / "disk"
     lake = await open_location(folder, create=True)
     async with KINDS[kind](lake, kind) as opened:
@@ -140,10 +137,7 @@ async def test_a_writer_whose_log_is_moved_away_does_not_make_its_folder(
 
 
 async def test_a_new_writer_goes_on_after_a_remount(tmp_path: Path) -> None:
-    """After a remount, a new writer continues.
-
-    The first writer ended during the unmount and left nothing.
-    """
+    """After a remount, a new writer continues; the first one left nothing."""
     folder, disk = tmp_path / "lake", tmp_path / "disk"
     log = await (await open_location(folder, create=True)).logs.create("orders")
     await log.append([b"0"])

@@ -21,10 +21,7 @@ def nested(depth: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
 
 @pytest.mark.parametrize("depth", [DEPTH_MAX + 1, 990, 100_000])
 def test_what_is_nested_too_deep_is_refused(depth: int) -> None:
-    """Nesting past a fixed depth is refused, whatever the depth of the call stack.
-
-    Reading and writing must accept the same objects.
-    """
+    """Reading and writing refuse the same depth of nesting, at any depth of the call stack."""
     with pytest.raises(CorruptionError, match="nested deeper than 128"):
         parse(nested(depth), where="x")
     with pytest.raises(CorruptionError, match="nested deeper than 128"):
@@ -32,10 +29,7 @@ def test_what_is_nested_too_deep_is_refused(depth: int) -> None:
 
 
 def test_what_is_nested_as_deep_as_wal3_reads_is_read_and_written() -> None:
-    """Nesting up to wal3's depth survives reading and writing.
-
-    Brackets within texts do not count.
-    """
+    """Nesting up to wal3's depth survives; brackets within texts do not count."""
     data = nested(DEPTH_MAX)
     many = render({"a": "[{" * 500, "b": ['"[', "\\", "\\\\[" * 300], "c": [[]] * 300})
 
@@ -70,28 +64,19 @@ VALUES = st.recursive(
     ],
 )
 def test_what_is_no_object_is_refused(data: bytes, why: str) -> None:
-    """Invalid JSON raises CorruptionError, also in ignored fields.
-
-    A value that cannot be written back must not be read.
-    """
+    """Invalid JSON raises CorruptionError, also in ignored fields."""
     with pytest.raises(CorruptionError, match=why):
         parse(data, where="x")
 
 
 def test_characters_of_two_escapes_are_read() -> None:
-    """Two escapes of one character are read as that character.
-
-    An escaped backslash before a u is not an escape.
-    """
+    """Two escapes of one character are one; an escaped backslash before a u is no escape."""
     assert parse(b'{"x":"\\ud83d\\ude00"}', where="x").text("x") == "\U0001f600"
     assert parse(b'{"x":"\\\\ud800"}', where="x").text("x") == "\\ud800"
 
 
 def test_half_a_character_is_not_written() -> None:
-    """A lone surrogate raises UsageError at the write.
-
-    A name from a command line can contain one, so it is the caller's mistake.
-    """
+    """A lone surrogate, as a command line may pass it, raises UsageError at the write."""
     for found in ({"writer": "a\ud800"}, {"\udfff": 1}):
         with pytest.raises(UsageError, match="lone surrogate"):
             render(found)

@@ -11,22 +11,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kit.golden_slots import TAIL
 from kit.protocols import CLOCK
 from tidelog.core.setsum import Setsum
 from tidelog.errors import CorruptionError, Outcome, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.store.wrappers.metered import Metered
+from tidelog.store.wrappers.metered import MeteringStore
 from tidelog.wal.admin.rebuild import rebuild_log
-from tidelog.wal.append import queue as append_queue
 from tidelog.wal.append.batching import Batching
+from tidelog.wal.append.bodies import keys_in
 from tidelog.wal.append.queue import Queue
-from tidelog.wal.format.epoch import Epoch
-from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.key_set import KEY_BYTES_MAX, KeyBloom
+from tidelog.wal.format.fragment_sets import KEY_BYTES_MAX, KeyBloom
 from tidelog.wal.format.link import DataLink
-from tidelog.wal.format.manifest import MANIFEST, Manifest
+from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.format.parquet import BYTES_MIN
 from tidelog.wal.format.slot_object import (
     SLOT_RECORDS,
@@ -39,10 +38,7 @@ from tidelog.wal.format.slot_object import (
 from tidelog.wal.log import Log
 from tidelog.wal.opening import create_log, open_log
 from tidelog.wal.read.head import load_head
-from tidelog.wal.slot_protocol.chain import step, tail_of
-
-GENESIS = Epoch(number=0, id="0" * 16, first_slot=1, opener="maker")
-TAIL = tail_of(Manifest(writer="w", chain=Chain(epochs=(GENESIS,))))
+from tidelog.wal.slot_protocol.chain import step
 
 
 def records_with(keys: list[bytes | None]) -> pa.Table:
@@ -77,10 +73,7 @@ def column_names(data: bytes) -> list[str]:
 
 
 def test_the_column_is_there_where_a_record_has_a_key() -> None:
-    """An object has the key column only if a record has a key.
-
-    So logs without keys keep their bytes.
-    """
+    """An object has the key column only if a record has a key, so others keep their bytes."""
     cases: list[tuple[list[bytes | None], list[str]]] = [
         ([None, None], ["position", "timestamp_us", "stream", "body"]),
         ([None, b""], ["position", "timestamp_us", "stream", "key", "body"]),
@@ -96,10 +89,7 @@ def test_the_column_is_there_where_a_record_has_a_key() -> None:
 
 
 def test_links_and_sums_are_held_against_keys() -> None:
-    """A changed, added or removed key is detected.
-
-    A link or a manifest with other keys is detected too.
-    """
+    """A changed key, and a link or manifest with other keys, is detected."""
     keys: list[bytes | None] = [b"a", None, b"", b"b"]
     link, data, fragment = written(records_with(keys))
     assert (link.keys, fragment.keys) == ((b"", b"a", b"b"), (b"", b"a", b"b"))
@@ -134,10 +124,7 @@ def test_a_file_that_has_the_column_for_nothing_is_read_as_one_without() -> None
 
 
 async def test_keys_come_back() -> None:
-    """An append takes one key for all records, one for each, or none.
-
-    Scans return the keys; the empty key is a key, also in streams.
-    """
+    """An append takes one key for all records, one for each, or none; scans return them."""
     store = MemoryStore()
     async with await created(store) as log:
         await log.open_stream(b"s")
@@ -177,17 +164,14 @@ async def test_appends_of_one_batch_keep_their_keys() -> None:
     queue.add(pa.array([b"4", b"5"], pa.binary()), keys=pa.array([None, b"b"], pa.binary()))
     batch = queue.take()
 
-    column: Any = append_queue.keys_in(batch)
+    column: Any = keys_in(batch)
     assert column.to_pylist() == [b"a", b"a", None, None, b"b"]
-    assert append_queue.keys_in(batch[1:2]) is None
+    assert keys_in(batch[1:2]) is None
 
 
 @pytest.mark.parametrize("rolled_up", [False, True])
 async def test_fragments_without_the_key_are_not_read(rolled_up: bool) -> None:
-    """A read by key skips fragments without the key, by the key sets of the manifest.
-
-    The key sets of links equal those of the manifest.
-    """
+    """A read by key skips fragments by the key sets of the manifest, which equal the links'."""
     inner = MemoryStore()
     log = await created(inner)
     for number in range(12):
@@ -202,7 +186,7 @@ async def test_fragments_without_the_key_are_not_read(rolled_up: bool) -> None:
     wanted = {b"key-3": (1, 2), b"many-7": (4, 2), b"nobody's": (0, 1)}
     costs = {}
     for key, (rows, _) in wanted.items():
-        store = Metered(inner, clock=CLOCK)
+        store = MeteringStore(inner, clock=CLOCK)
         again = await open_log(store, name="x", clock=CLOCK, writer="again")
         before = store.usage()
         assert len(await read(again, key=key)) == rows
@@ -231,7 +215,7 @@ async def test_a_pin_is_read_by_key() -> None:
     await log.close()
     costs = []
     for key, bodies in ((b"key-1", [b"1", b"4"]), (b"nobody's", [])):
-        store = Metered(inner, clock=CLOCK)
+        store = MeteringStore(inner, clock=CLOCK)
         again = await open_log(store, name="x", clock=CLOCK, writer="again")
         before = store.usage()
         tables = [table async for table in again.scan_pin("held", key=key)]
@@ -262,10 +246,7 @@ async def test_a_rebuilt_log_knows_its_keys() -> None:
 
 
 async def test_a_follower_of_a_key_gets_what_comes() -> None:
-    """A follower of a key gets its new records.
-
-    It skips records of other keys in every fragment.
-    """
+    """A follower of a key skips records of other keys in every fragment."""
     async with await created() as log:
         await log.append([b"1"], key=b"a")
         following = log.follow(key=b"a")
@@ -294,11 +275,8 @@ BODIES: Any = pa.array([b"x", b"y"], pa.binary())
     ],
 )
 async def test_what_is_no_key_is_refused_before_any_request(key: Any, said: str) -> None:
-    """A wrong key raises UsageError before any request, in appends and reads.
-
-    The next append succeeds.
-    """
-    store = Metered(MemoryStore(), clock=CLOCK)
+    """A wrong key raises UsageError before any request; the next append succeeds."""
+    store = MeteringStore(MemoryStore(), clock=CLOCK)
     async with await created(store) as log:
         before = store.usage()
         calls: list[Callable[[], Awaitable[object]]] = [
@@ -319,10 +297,7 @@ async def test_what_is_no_key_is_refused_before_any_request(key: Any, said: str)
 
 
 async def test_keys_that_come_to_more_than_readers_take_are_refused() -> None:
-    """An append is refused if its keys exceed the size that readers accept.
-
-    The largest allowed append is read back.
-    """
+    """The largest append whose keys readers accept is read back, a larger one is refused."""
     key = b"k" * KEY_BYTES_MAX
     most = BYTES_MIN // KEY_BYTES_MAX
     bodies: Any = pa.repeat(pa.scalar(b"", pa.binary()), most + 1)
@@ -332,24 +307,6 @@ async def test_keys_that_come_to_more_than_readers_take_are_refused() -> None:
                 await log.append_arrow(bodies, key=keys)
         await log.append_arrow(bodies.slice(1), key=key)
         assert sum([table.num_rows async for table in log.scan(key=key)]) == most
-
-
-async def test_batches_have_no_more_bytes_of_keys_than_readers_take(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A batch has at most as many bytes of keys as readers accept.
-
-    A key counts once for each record, also in the queue.
-    """
-    one: Any = pa.repeat(pa.scalar(b"x", pa.binary()), 10)
-    keys: Any = pa.repeat(pa.scalar(b"k" * 1_000, pa.binary()), 10)
-    size = one.nbytes + keys.nbytes
-    monkeypatch.setattr(append_queue, "BYTES_MIN", 2 * size)
-    queue = Queue(batching=Batching(batch_bytes=10**9, pending_bytes=10**9))
-    sizes = [queue.add(one, keys=b"k" * 1_000).size for _ in range(5)]
-
-    assert sizes == [size] * 5
-    assert [len(queue.take()) for _ in range(3)] == [2, 2, 1]
 
 
 async def test_a_slice_of_keys_keeps_no_more_than_it_counts() -> None:
@@ -364,7 +321,7 @@ async def test_a_slice_of_keys_keeps_no_more_than_it_counts() -> None:
 
 async def test_logs_of_the_manifest_protocol_have_no_keys() -> None:
     """Logs in wal3's form refuse keys before any request. wal3's bytes have no place for keys."""
-    store = Metered(MemoryStore(), clock=CLOCK)
+    store = MeteringStore(MemoryStore(), clock=CLOCK)
     log = await created(store, protocol="manifest")
     before = store.usage()
     with pytest.raises(UsageError, match="no keys"):
@@ -379,10 +336,7 @@ async def test_logs_of_the_manifest_protocol_have_no_keys() -> None:
 
 
 def test_a_key_that_its_link_denies_is_damage() -> None:
-    """A key that its link does not list is damage.
-
-    Otherwise readers of the key would skip its records.
-    """
+    """A key that its link does not list is damage: readers of it would skip its records."""
     link, data, _ = written(records_with([b"a"]))
     assert link.setsum != Setsum.zero()
     with pytest.raises(CorruptionError):

@@ -10,7 +10,7 @@ import fcntl
 import hashlib
 import itertools
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
@@ -23,12 +23,14 @@ from kit.protocols import (
     SLOTS,
     WAL3,
     Kind,
+    Writer,
     contents,
     make_slots,
-    opener_on,
+    outcome_of,
+    slot_store,
     slot_writer,
 )
-from kit.stores import Interposed, keys_in
+from kit.stores import Hold, InterposedStore, keys_in
 from tidelog.core.clock import SystemClock
 from tidelog.errors import (
     ContentionError,
@@ -46,12 +48,10 @@ from tidelog.store.local.store import LocalStore
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.wal.append.batching import Batching
-from tidelog.wal.format.epoch import EPOCHS
 from tidelog.wal.format.fragment import FRAGMENTS
+from tidelog.wal.format.link import EPOCHS
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.logs import Logs
-from tidelog.wal.slot_protocol.fencing import make_log
-from tidelog.wal.slot_protocol.shape import Shape
 from tidelog.wal.slot_protocol.writer import SlotWriter
 
 PATIENCE_US = 160_000  # Less than users may set, so that a test takes no minute.
@@ -71,25 +71,13 @@ def impatient(store: Store) -> SlotWriter:
     return writer
 
 
-async def outcome_of(call: Awaitable[object]) -> Outcome:
-    try:
-        await call
-    except TidelogError as error:
-        return error.outcome
-    return Outcome.APPLIED
-
-
 class Gate:
-    """A hook that fails puts of matching keys with ``error``, or blocks them, while it is shut.
-
-    ``op`` is the operation to stop, by default put.
-    """
+    """A hook that, while shut, fails requests ``op`` of matching keys with ``error``, or blocks."""
 
     def __init__(self, prefix: str, error: TidelogError | None = None, op: str = "put") -> None:
         self.prefix, self.error, self.op = prefix, error, op
         self.is_shut = False
         self.met = 0
-        self._never: asyncio.Future[None] | None = None
 
     async def __call__(self, op: str, key: str) -> None:
         if op != self.op or not self.is_shut or not key.startswith(self.prefix):
@@ -98,6 +86,17 @@ class Gate:
         if self.error is not None:
             raise self.error
         await asyncio.get_running_loop().create_future()
+
+
+async def cut_off(kind: Kind, error: TidelogError | None = None) -> tuple[Writer, MemoryStore]:
+    """Return a writer of one record whose later puts block, or fail with ``error``."""
+    gate = Gate("", error)
+    await kind.make(inner := MemoryStore())
+    store = InterposedStore(inner, before=gate)
+    writer: Writer = kind.writer(store, batch_bytes=1, patience_us=PATIENCE_US)
+    await writer.append([b"one"])
+    gate.is_shut = True
+    return writer, inner
 
 
 @asynccontextmanager
@@ -123,7 +122,7 @@ async def test_short_patience_keeps_what_the_store_said(
 ) -> None:
     """An append reports the store's own error, even if its patience ends before the last retry."""
     gate = Gate(f"log/a/{puts}", LocationError("the disk is full: free some space"))
-    store = Interposed(MemoryStore(), before=gate)
+    store = InterposedStore(MemoryStore(), before=gate)
     logs = Logs(store=store, clock=SystemClock(), writer="w")
     log = await logs.create("a", protocol=protocol, batching=Batching(patience_us=PATIENCE_US))
     if is_open:
@@ -142,12 +141,9 @@ async def test_short_patience_keeps_what_the_store_said(
     "error", [StoreRefused("denied"), LocationError("no answer"), ContentionError("busy")]
 )
 async def test_appends_behind_a_manifest_that_is_stuck_are_told_why(error: TidelogError) -> None:
-    """Appends behind a manifest that cannot be replaced fail with the store's reason.
-
-    The manifest may be late by some roll-ups; then appends wait for their patience, and no longer.
-    """
+    """Appends behind a stuck manifest wait for their patience, then fail with its reason."""
     gate = Gate(MANIFEST, error)
-    store = Interposed(inner := MemoryStore(), before=gate)
+    store = InterposedStore(inner := MemoryStore(), before=gate)
     await make_slots(inner)
     writer = impatient(store)
     await writer.append([b"open"])
@@ -175,7 +171,7 @@ async def test_appends_behind_a_manifest_that_is_stuck_are_told_why(error: Tidel
 async def test_a_manifest_that_is_stuck_is_tried_ever_more_rarely() -> None:
     """The retries of a stuck manifest become rarer, to spare a store that refuses."""
     gate = Gate(MANIFEST, StoreRefused("denied"))
-    store = Interposed(inner := MemoryStore(), before=gate)
+    store = InterposedStore(inner := MemoryStore(), before=gate)
     await make_slots(inner)
     writer = impatient(store)
     await writer.append([b"open"])
@@ -194,7 +190,7 @@ async def test_a_manifest_that_is_stuck_is_tried_ever_more_rarely() -> None:
 async def test_closing_sends_what_waits_behind_a_manifest_that_is_stuck() -> None:
     """A close writes the appends behind a stuck manifest, which readers can do without."""
     gate = Gate(MANIFEST, StoreRefused("denied"))
-    store = Interposed(inner := MemoryStore(), before=gate)
+    store = InterposedStore(inner := MemoryStore(), before=gate)
     await make_slots(inner)
     writer = slot_writer(store, batch_bytes=1)
     writer._maintenance.clock = SystemClock()
@@ -212,15 +208,9 @@ async def test_closing_sends_what_waits_behind_a_manifest_that_is_stuck() -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-async def test_where_nothing_is_answered_everybody_is_told(kind: Kind) -> None:
+async def test_every_append_to_a_silent_store_gets_its_outcome(kind: Kind) -> None:
     """If a store never answers, sent appends report UNKNOWN, others NOT_APPLIED, and close ends."""
-    gate = Gate("")
-    store = Interposed(inner := MemoryStore(), before=gate)
-    await kind.make(inner)
-    writer = kind.writer(store, batch_bytes=1, patience_us=PATIENCE_US)
-    await writer.append([b"one"])
-
-    gate.is_shut = True
+    writer, inner = await cut_off(kind)
     calls = [asyncio.create_task(writer.append([b"%d" % n])) for n in range(9)]
     async with within():
         outcomes = [await outcome_of(call) for call in calls]
@@ -243,7 +233,7 @@ async def test_where_nothing_is_answered_everybody_is_told(kind: Kind) -> None:
 async def test_what_waits_for_the_log_to_be_opened_was_not_sent(kind: Kind, has_lost: bool) -> None:
     """If the log cannot be opened, waiting appends report NOT_APPLIED. No put was sent."""
     gate = Gate(MANIFEST, op="get")
-    store = Interposed(inner := MemoryStore(), before=gate)
+    store = InterposedStore(inner := MemoryStore(), before=gate)
     await kind.make(inner)
     writer = kind.writer(store, batch_bytes=1, patience_us=PATIENCE_US)
     if has_lost:
@@ -265,13 +255,7 @@ async def test_what_waits_for_the_log_to_be_opened_was_not_sent(kind: Kind, has_
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_closing_ends_and_says_what_is_unknown(kind: Kind) -> None:
     """A close ends on a silent store and reports the unknown outcome. A second close ends too."""
-    gate = Gate("")
-    store = Interposed(inner := MemoryStore(), before=gate)
-    await kind.make(inner)
-    writer = kind.writer(store, batch_bytes=1, patience_us=PATIENCE_US)
-    await writer.append([b"one"])
-
-    gate.is_shut = True
+    writer, _ = await cut_off(kind)
     calls = [asyncio.create_task(writer.append([b"%d" % n])) for n in range(9)]
     await asyncio.sleep(0)
     async with within():
@@ -286,17 +270,11 @@ async def test_closing_ends_and_says_what_is_unknown(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("error", [None, LocationError("gone")])
-async def test_closing_tells_of_what_nobody_waited_for(
+async def test_a_close_reports_lost_appends_of_cancelled_callers(
     kind: Kind, error: TidelogError | None
 ) -> None:
     """A close raises LocationError if it lost an append whose caller was cancelled."""
-    gate = Gate("", error)
-    store = Interposed(inner := MemoryStore(), before=gate)
-    await kind.make(inner)
-    writer = kind.writer(store, batch_bytes=1, patience_us=PATIENCE_US)
-    await writer.append([b"one"])
-
-    gate.is_shut = True
+    writer, inner = await cut_off(kind, error)
     call = asyncio.create_task(writer.append([b"two"]))
     await asyncio.sleep(0)
     call.cancel()
@@ -310,12 +288,12 @@ async def test_closing_tells_of_what_nobody_waited_for(
 async def test_a_body_that_failed_is_told_before_what_closing_said() -> None:
     """An error of the body is raised, and the error of close becomes its note."""
     gate = Gate("epoch/")
-    await make_slots(inner := MemoryStore())
+    inner = await slot_store()
 
     calls: list[asyncio.Task[int]] = []
 
     async def body() -> None:
-        async with impatient(Interposed(inner, before=gate)) as writer:
+        async with impatient(InterposedStore(inner, before=gate)) as writer:
             await writer.append([b"one"])
             gate.is_shut = True
             calls.append(asyncio.create_task(writer.append([b"two"])))
@@ -331,24 +309,18 @@ async def test_a_body_that_failed_is_told_before_what_closing_said() -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 async def test_to_cancel_closing_cancels_no_write(kind: Kind) -> None:
     """A cancelled close cancels no write. The append is still written and acknowledged."""
-    opened = asyncio.Event()
-    opened.set()
-
-    async def before(op: str, _: str) -> None:
-        if op == "put":
-            await opened.wait()
-
+    hold = Hold("put", "", is_open=True)
     await kind.make(inner := MemoryStore())
-    writer = kind.writer(Interposed(inner, before=before))
+    writer = kind.writer(InterposedStore(inner, before=hold))
     await writer.append([b"zero"])
-    opened.clear()
+    hold.go_on.clear()
     call = asyncio.create_task(writer.append([b"one"]))
     await asyncio.sleep(0)
 
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(writer.close(), 0.02)
     assert not call.done()
-    opened.set()
+    hold.go_on.set()
     async with within():
         assert await call == 2
         await writer.close()
@@ -360,7 +332,7 @@ async def test_a_batch_that_is_refused_fails_alone(kind: Kind) -> None:
     """A batch that the store refuses fails alone: smaller batches are written."""
     inner, refused = MemoryStore(), 0
 
-    class Limited(MemoryStore):
+    class LimitedStore(MemoryStore):
         async def put(
             self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
         ) -> str:
@@ -370,7 +342,7 @@ async def test_a_batch_that_is_refused_fails_alone(kind: Kind) -> None:
                 raise LocationError("the store rejects the request", key=key)
             return await MemoryStore.put(self, key, data, if_absent=if_absent, if_match=if_match)
 
-    store = Limited()
+    store = LimitedStore()
     store.objects = inner.objects
     await kind.make(store)
     writer = kind.writer(store, batch_bytes=1)
@@ -398,8 +370,8 @@ async def test_a_batch_that_is_refused_fails_alone(kind: Kind) -> None:
 async def test_refused_batches_open_few_epochs() -> None:
     """Refused batches open no new epoch if no batch was sent after them."""
     gate = Gate("epoch/", LocationError("the store rejects the request"))
-    await make_slots(inner := MemoryStore())
-    writer = slot_writer(Interposed(inner, before=gate), batch_bytes=1)
+    inner = await slot_store()
+    writer = slot_writer(InterposedStore(inner, before=gate), batch_bytes=1)
     await writer.append([b"open"])
     before = {key.split("/")[1] for key in await keys_in(inner, "epoch/")}
 
@@ -427,8 +399,8 @@ async def test_what_lies_past_a_refused_batch_is_sent_again() -> None:
         if op == "put" and key.startswith("epoch/"):
             passed.append(key)
 
-    await make_slots(inner := MemoryStore())
-    writer = slot_writer(Interposed(inner, before=before), batch_bytes=1)
+    inner = await slot_store()
+    writer = slot_writer(InterposedStore(inner, before=before), batch_bytes=1)
     await writer.append([b"open"])
     passed.clear()
 
@@ -446,7 +418,7 @@ async def test_what_lies_past_a_refused_batch_is_sent_again() -> None:
 
 async def test_a_conflict_over_a_slot_is_no_answer() -> None:
     """A conflict over a slot is retried. It ends neither the writer nor other puts in flight."""
-    store = Interposed(inner := MemoryStore(), before=(gate := Gate("epoch/")))
+    store = InterposedStore(inner := MemoryStore(), before=(gate := Gate("epoch/")))
     await make_slots(inner)
     writer = slot_writer(store, batch_bytes=1)
     await writer.append([b"open"])
@@ -467,7 +439,7 @@ async def test_a_conflict_over_a_slot_is_no_answer() -> None:
     assert len(await contents(SLOTS, inner)) == 10
 
 
-async def test_what_was_sent_beside_a_foreign_object_is_not_known() -> None:
+async def test_an_append_next_to_a_foreign_object_is_unknown() -> None:
     """An append next to a foreign object reports UNKNOWN, because its put may still land."""
     hold = asyncio.Event()
 
@@ -475,8 +447,8 @@ async def test_what_was_sent_beside_a_foreign_object_is_not_known() -> None:
         if op == "put" and key.endswith("2.parquet"):
             await hold.wait()
 
-    await make_slots(inner := MemoryStore())
-    writer = slot_writer(Interposed(inner, after=after), batch_bytes=1)
+    inner = await slot_store()
+    writer = slot_writer(InterposedStore(inner, after=after), batch_bytes=1)
     await writer.append([b"one"])
     assert writer._pipeline is not None
     await inner.put(writer._pipeline.epoch.path(3), b"not ours")
@@ -509,11 +481,8 @@ def locked(path: str) -> Iterator[None]:
         os.close(held)
 
 
-async def test_a_process_that_was_stopped_with_a_lock_harms_nobody(tmp_path: Path) -> None:
-    """A stopped process that holds a lock delays appends, which report NOT_APPLIED.
-
-    After its release the writer continues and no record is lost.
-    """
+async def test_a_stopped_process_with_a_lock_only_delays_appends(tmp_path: Path) -> None:
+    """A process stopped with a lock delays appends; after its release no record is lost."""
     store = LocalStore(tmp_path, clock=CLOCK)
     await make_slots(store)
     writer = impatient(store)
@@ -541,7 +510,9 @@ async def test_a_process_that_was_stopped_with_a_lock_harms_nobody(tmp_path: Pat
     assert len(found) == 2 + len(told) - len(refused)
 
 
-async def test_those_who_wait_do_not_wake_as_a_herd(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_cost_of_an_append_does_not_depend_on_waiting_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The cost of an append does not depend on the number of waiting appends."""
     counts = []
     loop = asyncio.get_running_loop()
@@ -554,7 +525,7 @@ async def test_those_who_wait_do_not_wake_as_a_herd(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(loop, "call_soon", counted)
     for count in (50, 400):
-        await make_slots(store := MemoryStore())
+        store = await slot_store()
         async with slot_writer(store, batch_bytes=200, pending_bytes=200) as writer:
             await writer.append([b"open"])
             calls = 0
@@ -566,32 +537,19 @@ async def test_those_who_wait_do_not_wake_as_a_herd(monkeypatch: pytest.MonkeyPa
 
 async def test_an_append_that_waits_for_room_can_be_given_up() -> None:
     """An append that waits for room can be cancelled. It is not written, and later appends are."""
-    gate = asyncio.Event()
-
-    async def before(op: str, key: str) -> None:
-        if op == "put" and key.startswith("epoch/") and key.endswith("2.parquet"):
-            await gate.wait()
-
-    clock = SystemClock()
-    await make_log(inner := MemoryStore(), clock=clock, writer="maker")
-    writer = SlotWriter(
-        store=Interposed(inner, before=before),
-        clock=clock,
-        writer="w",
-        shape=Shape(alpha=1),
-        batching=Batching(batch_bytes=1, interval_us=0, pending_bytes=1),
-    )
+    hold = Hold("put", "2.parquet")
+    inner = await slot_store()
+    store = InterposedStore(inner, before=hold)
+    writer = slot_writer(store, alpha=1, batch_bytes=1, pending_bytes=1)
     await writer.append([b"one"])
     calls = [asyncio.create_task(writer.append([b"%d" % n])) for n in range(4)]
-    await asyncio.sleep(0.01)
+    await hold.met.wait()
     calls[2].cancel()
-    gate.set()
-    async with asyncio.timeout(LONG_S):
+    hold.go_on.set()
+    async with within():
         told = await asyncio.gather(*calls, return_exceptions=True)
         await writer.close()
 
     assert told[:2] == [2, 3]
     assert told[3] == 4
     assert list((await contents(SLOTS, inner)).values()) == [b"one", b"0", b"1", b"3"]
-    with suppress(TidelogError):
-        await opener_on(inner).open(lanes=1, alpha=1)

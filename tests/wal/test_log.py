@@ -14,8 +14,8 @@ from kit.protocols import CLOCK, KINDS, Kind, Writer, contents
 from tidelog.errors import BusyError, HandleError, LocationError, NoSuchLog, Outcome, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.store.wrappers.metered import Metered
-from tidelog.testing import Fault, Faulty
+from tidelog.store.wrappers.metered import MeteringStore
+from tidelog.testing import Fault, FaultyStore
 from tidelog.testing.faulty import Request
 
 pytestmark = pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -28,10 +28,7 @@ async def opened(kind: Kind, store: Store, **options: Any) -> Writer:
 
 
 async def test_records_stand_where_they_were_said_to(kind: Kind) -> None:
-    """Records are at their reported positions.
-
-    This holds after rollovers, for empty bodies and after a reopen.
-    """
+    """Records are at their reported positions after rollovers, empty bodies and reopens."""
     store = MemoryStore()
     wanted: dict[int, bytes] = {}
     for life in range(3):
@@ -46,11 +43,8 @@ async def test_records_stand_where_they_were_said_to(kind: Kind) -> None:
 
 
 async def test_appends_at_once_share_fragments(kind: Kind) -> None:
-    """Concurrent appends share fragments.
-
-    One request for each would cost a hundred times as much.
-    """
-    store = Metered(MemoryStore(), clock=CLOCK)
+    """Concurrent appends share fragments: one request for each costs a hundred times more."""
+    store = MeteringStore(MemoryStore(), clock=CLOCK)
     async with await opened(kind, store) as writer:
         before = store.usage().put_count
         firsts = await asyncio.gather(*(writer.append([b"%d" % n]) for n in range(300)))
@@ -64,11 +58,7 @@ async def test_appends_at_once_share_fragments(kind: Kind) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_lost_answers_neither_lose_nor_double_a_record(kind: Kind, seed: int) -> None:
-    """Lost answers neither lose nor double a record.
-
-    An acknowledged record exists once, a refused one does not, and one in doubt exists at most
-    once.
-    """
+    """A record is stored once if acknowledged, never if refused, at most once if in doubt."""
     dice = random.Random(seed)
     inner = MemoryStore()
 
@@ -79,7 +69,7 @@ async def test_lost_answers_neither_lose_nor_double_a_record(kind: Kind, seed: i
 
     async with await opened(kind, inner):
         pass
-    writer = kind.writer(Faulty(inner, toss=toss))
+    writer = kind.writer(FaultyStore(inner, toss=toss))
     said: dict[bytes, int | Outcome] = {}
     for number in range(20):
         body = b"%d" % number
@@ -111,7 +101,7 @@ async def test_to_stop_waiting_is_not_to_stop_writing(kind: Kind) -> None:
     assert await contents(kind, store) == {1: b"one", 2: b"two"}
 
 
-async def test_a_writer_that_closes_answers_everybody_first(kind: Kind) -> None:
+async def test_a_closing_writer_answers_pending_appends_first(kind: Kind) -> None:
     """A closing writer answers all pending appends first, and refuses later ones."""
     store = MemoryStore()
     writer = await opened(kind, store)
@@ -137,10 +127,7 @@ async def test_memory_is_bounded(kind: Kind) -> None:
 
 
 async def test_a_burst_and_then_silence_is_all_acknowledged(kind: Kind) -> None:
-    """A burst of appends before a silence is fully acknowledged.
-
-    wal3's own writer delays a part until the next append.
-    """
+    """A burst before a silence is acknowledged whole; wal3's own writer delays a part."""
     store = MemoryStore()
     async with await opened(kind, store, batch_bytes=100) as writer:
         for _ in range(250):
@@ -162,7 +149,7 @@ async def test_what_is_no_append_is_refused(
     kind: Kind, call: Callable[[Writer], Awaitable[int]], error: type[Exception]
 ) -> None:
     """A wrong append raises UsageError before any request."""
-    store = Metered(MemoryStore(), clock=CLOCK)
+    store = MeteringStore(MemoryStore(), clock=CLOCK)
     writer = kind.writer(store)
     with pytest.raises(error):
         await call(writer)
@@ -186,12 +173,12 @@ async def test_a_log_is_not_opened_by_the_other_protocol(kind: Kind) -> None:
     async with await opened(kind, store) as writer:
         await writer.append([b"one"])
     before = {key: found.data for key, found in store.objects.items()}
-    with pytest.raises(UsageError, match="open it as a"):
+    with pytest.raises(UsageError, match=f"this log uses the {kind.name} protocol"):
         await other.writer(store).append([b"two"])
-    with pytest.raises(UsageError, match="open it as a"):
+    with pytest.raises(UsageError, match=f"this log uses the {kind.name} protocol"):
         await other.settle(store)
-    with pytest.raises(UsageError, match="open it as a"):
+    with pytest.raises(UsageError, match=f"this log uses the {kind.name} protocol"):
         await other.scrub(store)
-    with pytest.raises(UsageError, match="open it as a"):
+    with pytest.raises(UsageError, match=f"this log uses the {kind.name} protocol"):
         _ = [table async for table in other.reader(store).scan()]
     assert {key: found.data for key, found in store.objects.items()} == before

@@ -21,7 +21,7 @@ from tidelog.errors import (
 )
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object, Store
-from tidelog.testing import Fault, Faulty, Request
+from tidelog.testing import Fault, FaultyStore, Request
 from tidelog.wal.format.manifest import MANIFEST, Manifest
 from tidelog.wal.format.new_object import NewObject
 from tidelog.wal.read.head import Head, load_head
@@ -47,7 +47,7 @@ async def words_of(store: Store) -> list[str]:
     return (await load_head(store)).manifest.writer.split()
 
 
-class Meddled(MemoryStore):
+class MeddledStore(MemoryStore):
     """A store that loses the answers of replacements, and lets another process write after each.
 
     With ``gone``, later requests fail too.
@@ -78,10 +78,7 @@ class Meddled(MemoryStore):
 
 
 async def test_changes_made_side_by_side_are_all_there() -> None:
-    """Concurrent changes are all applied.
-
-    A writer that loses a race reads the winner and decides again.
-    """
+    """A writer that loses a race decides again over the winner, so all changes are applied."""
     store = MemoryStore()
     await manifests_on(store).create(Manifest(writer="maker"))
     names = [f"w{number}" for number in range(20)]
@@ -93,7 +90,7 @@ async def test_changes_made_side_by_side_are_all_there() -> None:
 
 async def test_a_change_whose_answer_was_lost_is_made_once() -> None:
     """A change whose answer was lost is made once. The loop finds it under a later change."""
-    store = Meddled()
+    store = MeddledStore()
     await manifests_on(store).create(Manifest(writer="maker"))
 
     await manifests_on(store).update(signing("ours"))
@@ -102,11 +99,8 @@ async def test_a_change_whose_answer_was_lost_is_made_once() -> None:
 
 
 async def test_a_change_in_doubt_that_cannot_be_read_is_unknown() -> None:
-    """A change in doubt that cannot be read back reports UNKNOWN.
-
-    It may exist under another process's change.
-    """
-    store = Meddled(gone=True)
+    """A change in doubt that cannot be read back may be under another one: UNKNOWN."""
+    store = MeddledStore(gone=True)
     await manifests_on(store).create(Manifest(writer="maker"))
 
     with pytest.raises(LocationError) as failed:
@@ -123,13 +117,13 @@ async def test_others_at_every_try_end_it() -> None:
     await manifests_on(inner).create(Manifest(writer="maker"))
     tries = 0
 
-    class Busy(MemoryStore):
+    class BusyStore(MemoryStore):
         async def put(
             self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
         ) -> str:
             raise ContentionError("busy")
 
-    busy = Busy()
+    busy = BusyStore()
     busy.objects = inner.objects
 
     def decide(manifest: Manifest) -> Change:
@@ -144,10 +138,7 @@ async def test_others_at_every_try_end_it() -> None:
 
 
 async def test_an_old_manifest_decides_nothing_by_itself() -> None:
-    """A decision over an old manifest is repeated over the current one.
-
-    This holds if it refused or changed nothing.
-    """
+    """A refusal, or no change, decided over an old manifest is decided again."""
     store = MemoryStore()
     manifests = manifests_on(store)
     old = await manifests.create(Manifest(writer="maker"))
@@ -169,10 +160,7 @@ def _refuse() -> Change:
 
 
 async def test_who_looks_around_before_the_next_try_can_end_it() -> None:
-    """A check before the next try can end the loop.
-
-    A collection whose plan was discarded must not continue.
-    """
+    """A check before the next try ends the loop, as a discarded plan must end a collection."""
     store = MemoryStore()
     manifests = manifests_on(store)
     old = await manifests.create(Manifest(writer="maker"))
@@ -190,16 +178,13 @@ async def test_who_looks_around_before_the_next_try_can_end_it() -> None:
 
 
 async def test_what_a_manifest_names_is_stored_before_it() -> None:
-    """The loop stores new objects before the manifest that names them.
-
-    If that fails, nothing is named; an equal object is accepted.
-    """
+    """New objects are stored before the manifest that names them; equal ones are accepted."""
     inner, refused = MemoryStore(), {"snapshot/b"}
 
     def toss(request: Request) -> Fault:
         return Fault(told=False) if request.key in refused else Fault()
 
-    manifests = manifests_on(Faulty(inner, toss=toss))
+    manifests = manifests_on(FaultyStore(inner, toss=toss))
     await manifests.create(Manifest(writer="maker"))
     await inner.put("snapshot/a", b"a")
     objects = (NewObject("snapshot/a", b"a"), NewObject("snapshot/b", b"b"))
@@ -231,10 +216,7 @@ async def test_a_log_is_made_once() -> None:
 
 
 async def test_one_try_is_one_try() -> None:
-    """A single replacement raises ManifestMoved after a lost race.
-
-    Some callers must read more than the manifest before the next try.
-    """
+    """A single replacement raises ManifestMoved after a lost race."""
     manifests = manifests_on(MemoryStore())
     old = await manifests.create(Manifest(writer="maker"))
     newer = await manifests.replace(old, Change(Manifest(writer="other")))
@@ -245,10 +227,7 @@ async def test_one_try_is_one_try() -> None:
 
 
 async def test_a_manifest_that_contradicts_itself_is_not_written() -> None:
-    """A manifest that contradicts itself is not written.
-
-    Readers would refuse it, and the log would be lost.
-    """
+    """A manifest that contradicts itself is not written: readers would refuse the log."""
     manifests = manifests_on(MemoryStore())
     head = await manifests.create(Manifest(writer="maker"))
     wrong = Manifest(writer="ours", initial_offset=5, acc_bytes=-1)
@@ -262,7 +241,7 @@ async def test_a_manifest_that_contradicts_itself_is_not_written() -> None:
 async def test_a_body_cut_short_is_read_again(times: int) -> None:
     """A manifest that is cut short is read again. Only a permanently broken one is damage."""
 
-    class Cut(MemoryStore):
+    class CutStore(MemoryStore):
         left = times
 
         async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
@@ -273,7 +252,7 @@ async def test_a_body_cut_short_is_read_again(times: int) -> None:
                 )
             return await MemoryStore.get(self, key)
 
-    store = Cut()
+    store = CutStore()
     head = await manifests_on(store).create(Manifest(writer="maker"))
     assert (await load_head(store)) == head
     await MemoryStore.put(store, MANIFEST, b"no manifest")

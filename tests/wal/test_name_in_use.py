@@ -13,11 +13,8 @@ from tidelog.wal.read.head import load_head
 from tidelog.wal.scrub.tree_scrub import scrub
 
 
-async def test_who_lost_a_race_with_a_deeper_tree_stops_nobody() -> None:
-    """A deeper snapshot of a lost race stops no writer.
-
-    Its name is the sum of the records and does not state the depth.
-    """
+async def test_a_deeper_snapshot_of_a_lost_race_stops_no_writer() -> None:
+    """A lost race's deeper snapshot has the same name, and stops no writer."""
     store = MemoryStore()
     await WAL3.make(store)
     committer = Committer(

@@ -44,10 +44,7 @@ def refuse(data: bytes, why: str, *, most: int = 10 * MEGABYTE) -> None:
 
 
 def test_one_value_that_a_dictionary_repeats_is_refused() -> None:
-    """A dictionary that repeats one large value too often is refused.
-
-    A few kilobytes would become 400 MB or more.
-    """
+    """A dictionary that repeats a large value would turn kilobytes into 400 MB: refused."""
     data = written([b"x" * 100_000] * 4_000, compression="zstd")
     assert len(data) < 20_000
 
@@ -125,7 +122,7 @@ def test_promises_are_held_against_each_other(
     refuse(parquet_bytes([*places(2), body], **{"rows": 2, **file}), why)
 
 
-def test_a_column_stands_there_once() -> None:
+def test_a_file_with_two_columns_of_one_name_is_refused() -> None:
     """A file with two columns of one name is refused. One would be counted and the other read."""
     body = ColumnBytes(name="body", pages=[BODY])
 
@@ -157,10 +154,7 @@ def test_what_repeats_itself_is_read_as_it_was_written(
 
 
 def test_no_memory_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lack of memory raises MemoryError, not CorruptionError.
-
-    The file's declared size is allowed.
-    """
+    """A lack of memory for an allowed size raises MemoryError, not CorruptionError."""
 
     def read(*_: Any, **__: Any) -> pa.Table:
         raise pa.ArrowMemoryError("malloc of size 64 failed")
@@ -187,10 +181,7 @@ def test_what_a_library_says_of_bytes_names_the_object(
 
 
 def test_only_so_many_records_are_in_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object has a maximal number of records.
-
-    A record takes 24 bytes in memory, but may take none in the file.
-    """
+    """An object has a maximal number of records, which take memory but maybe no bytes."""
     monkeypatch.setattr(parquet, "RECORDS_MAX", 1_000)
 
     assert decode_fragment(written([b""] * 1_000), path="x").num_rows == 1_000
@@ -201,10 +192,7 @@ def test_only_so_many_records_are_in_one_object(monkeypatch: pytest.MonkeyPatch)
     "kind", [pa.large_binary(), pa.binary_view(), pa.dictionary(pa.int32(), pa.binary())], ids=str
 )
 def test_bytes_are_read_whatever_layout_their_writer_had(kind: pa.DataType) -> None:
-    """A reader accepts every Arrow layout of the body column.
-
-    The file only has a hint of the writer's layout.
-    """
+    """A reader accepts every Arrow layout of the body column."""
     bodies = [b"a", b"", b"\xff", b"a"]
     records = place_records(pa.array(bodies, pa.binary()), start=1, timestamp_us=7)
     body: Any = records.column(2).combine_chunks()

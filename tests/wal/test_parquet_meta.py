@@ -97,10 +97,7 @@ def test_files_are_read_as_arrow_reads_them(
 
 
 def test_files_of_parquet_rs_are_read_as_arrow_reads_them() -> None:
-    """Files of parquet-rs are parsed as Arrow does.
-
-    wal3's encoder puts statistics into page headers, as Chroma's own files show.
-    """
+    """Files of parquet-rs, with statistics in page headers, are parsed as Arrow does."""
     sink = io.BytesIO()
     flat: Any = TABLE.drop_columns(["nested"]).combine_chunks()
     arro3.io.write_parquet(arro3.core.Table.from_arrow(flat), sink, compression="snappy")
@@ -167,10 +164,7 @@ def test_pages_that_cannot_be_are_refused(page: PageBytes, why: str) -> None:
 
 
 def test_pages_stay_within_their_column() -> None:
-    """A page must be inside its column and a column inside its file.
-
-    A column has a limited number of pages.
-    """
+    """A page must be inside its column, and a column of limited pages inside its file."""
     data = body_of(BODY)
     (_, (column,)) = read_footer(data).groups[0]
     start, limit = column.start, column.limit

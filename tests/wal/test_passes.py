@@ -21,10 +21,7 @@ from tidelog.wal.gc.plan import apply_garbage
 
 @dataclass
 class Pass:
-    """One pass of Chroma's collector.
-
-    A dropped child moves the cutoff back to its end, and only one level is cut.
-    """
+    """One pass of Chroma's collector: a dropped child moves the cutoff back to its end."""
 
     stored: dict[str, Snapshot]
     cutoff: int
@@ -113,10 +110,7 @@ def test_the_model_plans_as_chroma_did() -> None:
 def test_one_pass_leads_where_chromas_lead(
     sizes: list[int], fragments: int, snapshots: int, cutoff: int
 ) -> None:
-    """One pass of ours leaves the manifest that Chroma's passes leave.
-
-    Only the depth stated for a snapshot with one child may differ.
-    """
+    """One pass leaves Chroma's manifest, except the stated depth of a snapshot with one child."""
     ours = Tree(fragments=fragments, snapshots=snapshots).append(sizes)
     theirs = Tree(fragments=fragments, snapshots=snapshots).append(sizes)
     cutoff = min(cutoff, ours.manifest.next)

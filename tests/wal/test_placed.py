@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kit.protocols import SLOTS, contents, make_slots, slot_reader, slot_writer
-from kit.stores import Interposed
+from kit.protocols import SLOTS, contents, make_slots, slot_reader, slot_store, slot_writer
+from kit.stores import InterposedStore
 from tidelog.errors import (
     BusyError,
     Fenced,
@@ -24,10 +24,10 @@ from tidelog.errors import (
 )
 from tidelog.store.conditional import Resend
 from tidelog.store.memory import MemoryStore
-from tidelog.testing import Fault, Faulty
+from tidelog.testing import Fault, FaultyStore
 from tidelog.testing.faulty import Request
-from tidelog.wal.append.queue import Queue
-from tidelog.wal.append.work import PlacedRecords, Watermark
+from tidelog.wal.append.queue import Queue, Watermark
+from tidelog.wal.append.work import PlacedRecords
 from tidelog.wal.slot_protocol.writer import SlotWriter
 
 
@@ -58,17 +58,14 @@ async def gated(**settings: Any) -> tuple[SlotWriter, Gate, MemoryStore]:
     """Return a writer with an epoch and one record, the gate, and the store."""
     gate, inner = Gate(), MemoryStore()
     await make_slots(inner)
-    writer = slot_writer(Interposed(inner, before=gate), batch_bytes=1, **settings)
+    writer = slot_writer(InterposedStore(inner, before=gate), batch_bytes=1, **settings)
     writer.resend = Resend(attempts=1)
     assert await writer.append([b"first"]) == 1
     return writer, gate, inner
 
 
 async def test_what_is_placed_has_a_position_before_it_is_durable() -> None:
-    """A placed append has a position before it is durable.
-
-    The durable position only rises, and a flush waits for it.
-    """
+    """A placed append has a position at once; a flush waits until it is durable."""
     writer, gate, inner = await gated()
     told: list[int] = []
     stop = writer.on_durable(told.append)
@@ -97,8 +94,7 @@ async def test_what_is_placed_has_a_position_before_it_is_durable() -> None:
 
 async def test_each_of_one_batch_is_told_its_own_position() -> None:
     """Each append of a batch gets its own position, although the batch is one object."""
-    inner = MemoryStore()
-    await make_slots(inner)
+    inner = await slot_store()
     writer = slot_writer(inner)
     bodies = [of(b"a", b"b"), of(b"c"), of(b"d", b"e", b"f")]
     placed = await asyncio.gather(*(writer.place(one, key=b"k") for one in bodies))
@@ -109,10 +105,7 @@ async def test_each_of_one_batch_is_told_its_own_position() -> None:
 
 
 async def test_a_position_that_was_told_is_given_again_where_the_store_refuses() -> None:
-    """A refused append loses its position, and the next append gets it.
-
-    The next flush reports the loss once.
-    """
+    """The next append gets a refused one's position; one flush reports the loss."""
     writer, gate, inner = await gated()
     gate.open.clear()
     gate.refused = {2}
@@ -178,11 +171,8 @@ async def test_a_takeover_gives_what_was_placed_to_others() -> None:
 
 
 @pytest.mark.parametrize("happened", [True, False], ids=["landed", "lost"])
-async def test_what_nobody_answered_is_durable_where_it_ended_up(happened: bool) -> None:
-    """If an answer is lost, the writer fences itself and resends missing batches in order.
-
-    Each append reports its final position.
-    """
+async def test_a_batch_without_an_answer_gets_its_final_position(happened: bool) -> None:
+    """After a lost answer, each append reports its final position, in order."""
     inner, silent = MemoryStore(), list[str]()
 
     def toss(request: Request) -> Fault:
@@ -192,7 +182,7 @@ async def test_what_nobody_answered_is_durable_where_it_ended_up(happened: bool)
         return Fault()
 
     await make_slots(inner)
-    writer = slot_writer(Faulty(inner, toss=toss), alpha=4, batch_bytes=1)
+    writer = slot_writer(FaultyStore(inner, toss=toss), alpha=4, batch_bytes=1)
     writer.resend = Resend(attempts=1)
     placed = [await writer.place(of(b"%d" % n)) for n in range(6)]
     limit = await writer.flush()
@@ -205,18 +195,15 @@ async def test_what_nobody_answered_is_durable_where_it_ended_up(happened: bool)
     assert ended == sorted(ended)
 
 
-async def test_where_the_store_is_gone_what_was_placed_is_unknown() -> None:
-    """If the store is gone, a placed append and the next flush report UNKNOWN.
-
-    After the store returns, the writer continues.
-    """
+async def test_a_placed_append_is_unknown_while_the_store_is_gone() -> None:
+    """A placed append and a flush without a store report UNKNOWN; then the writer continues."""
     inner, gone = MemoryStore(), asyncio.Event()
 
     def toss(_: Request) -> Fault:
         return Fault(happened=False, told=False) if gone.is_set() else Fault()
 
     await make_slots(inner)
-    writer = slot_writer(Faulty(inner, toss=toss))
+    writer = slot_writer(FaultyStore(inner, toss=toss))
     await writer.append([b"one"])
     gone.set()
     placed = await writer.place(of(b"two"))
@@ -234,14 +221,12 @@ async def test_where_the_store_is_gone_what_was_placed_is_unknown() -> None:
 
 
 async def answered(queue: Queue) -> None:
-    await queue.changed.wait_for(lambda: not queue.is_waited_for)
+    while queue.is_waited_for:
+        await queue.changed.wait()
 
 
-async def test_whoever_closes_is_told_of_what_nobody_asked_for() -> None:
-    """A close reports lost appends whose callers never asked.
-
-    If a caller or a flush was informed, the close succeeds.
-    """
+async def test_a_close_reports_lost_appends_that_no_caller_awaited() -> None:
+    """A close reports lost appends, except those that a flush or the caller saw."""
     for hears in ("nobody", "flush", "durable"):
         writer, gate, _ = await gated()
         gate.open.clear()
@@ -259,10 +244,7 @@ async def test_whoever_closes_is_told_of_what_nobody_asked_for() -> None:
 
 
 async def test_nobody_has_to_await_what_becomes_of_it() -> None:
-    """A caller need not await the result of a placed append.
-
-    The loop reports no unretrieved error, and a cancelled wait affects no other.
-    """
+    """The loop reports no unretrieved error, and a cancelled wait affects no other."""
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
     writer, gate, _ = await gated()
@@ -285,7 +267,7 @@ async def test_nobody_has_to_await_what_becomes_of_it() -> None:
     assert complaints == []
 
 
-async def test_two_who_flush_at_once_are_told_the_same() -> None:
+async def test_concurrent_flushes_report_the_same_loss() -> None:
     """Two concurrent flushes report the same loss, and the next flush starts fresh."""
     writer, gate, _ = await gated()
     gate.open.clear()
@@ -321,10 +303,7 @@ async def test_who_keeps_what_was_placed_keeps_no_records() -> None:
 
 
 async def test_what_a_listener_raises_is_not_the_writer_s_trouble() -> None:
-    """An exception of a listener does not affect the writer.
-
-    A removed listener gets no further positions.
-    """
+    """A listener's exception stops no writer, and a removed one gets no position."""
     complaints: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
     writer, _, inner = await gated()
@@ -346,10 +325,7 @@ async def test_what_a_listener_raises_is_not_the_writer_s_trouble() -> None:
 
 
 async def test_who_has_stopped_listening_is_told_no_more() -> None:
-    """A removed listener gets no positions, not even pending ones.
-
-    Others get each position once.
-    """
+    """A removed listener gets no pending position; others get each one once."""
     mark = Watermark()
     told: dict[str, list[int]] = {"one": [], "two": []}
     stop = mark.subscribe(told["one"].append)
@@ -367,7 +343,7 @@ async def test_what_was_there_is_known_to_be_durable_once_the_log_is_opened() ->
     """A new handle knows the durable position as soon as it opens the log."""
     writer, gate, inner = await gated()
     await writer.close()
-    again = slot_writer(Interposed(inner, before=gate), name="again")
+    again = slot_writer(InterposedStore(inner, before=gate), name="again")
     assert (again.durable_position(), await again.flush()) == (1, 1)
     assert (await again.place(of(b"second"))).position == 2
     assert again.durable_position() == 2
@@ -376,10 +352,7 @@ async def test_what_was_there_is_known_to_be_durable_once_the_log_is_opened() ->
 
 
 async def test_there_is_room_for_as_much_as_for_appends() -> None:
-    """Placed appends take room until they are durable.
-
-    A cancelled wait for room drops the append.
-    """
+    """Placed appends take room until they are durable; a cancelled wait drops its own."""
     writer, gate, inner = await gated(pending_bytes=40)
     gate.open.clear()
     await writer.place(of(b"x" * 20))
@@ -400,10 +373,7 @@ async def test_there_is_room_for_as_much_as_for_appends() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 async def test_what_is_told_in_the_end_is_true(seed: int) -> None:
-    """Final results are true for any failures and takeovers.
-
-    A reported position holds its record, and NOT_APPLIED means that the record is missing.
-    """
+    """A reported position holds its record; one that reports NOT_APPLIED is missing."""
     dice = random.Random(seed)
     inner = MemoryStore()
     rate = 0.0
@@ -414,7 +384,7 @@ async def test_what_is_told_in_the_end_is_true(seed: int) -> None:
         return Fault(happened=dice.random() < 0.5, told=dice.random() < 0.5)
 
     await make_slots(inner)
-    writer = slot_writer(Faulty(inner, toss=toss), batch_bytes=1, alpha=3)
+    writer = slot_writer(FaultyStore(inner, toss=toss), batch_bytes=1, alpha=3)
     writer.resend = Resend(attempts=1)
     watermarks: list[int] = []
     writer.on_durable(watermarks.append)

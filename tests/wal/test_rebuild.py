@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kit import named_logs
 from kit.histories import History
-from kit.protocols import CLOCK, SLOTS, contents, make_slots, opener_on, slot_writer
-from kit.stores import Interposed
+from kit.protocols import ALL, CLOCK, SLOTS, contents, log_on, opener_on, slot_store, slot_writer
+from kit.stores import InterposedStore
 from tidelog.errors import (
     CorruptionError,
     LocationError,
@@ -21,37 +21,26 @@ from tidelog.errors import (
     Outcome,
     UsageError,
 )
+from tidelog.store.keys import Within
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.store.within import Within
-from tidelog.testing import Recorded
+from tidelog.testing import RecordedStore
 from tidelog.wal.admin.destroy import destroy_log
 from tidelog.wal.admin.rebuild import rebuild_log
-from tidelog.wal.format.epoch import Epoch, place_of
 from tidelog.wal.format.gc_plan import GARBAGE
-from tidelog.wal.format.link import FenceLink
-from tidelog.wal.format.manifest import MANIFEST, Manifest
+from tidelog.wal.format.link import Epoch, FenceLink
+from tidelog.wal.format.manifest import MANIFEST, Manifest, chain_of
+from tidelog.wal.format.paths import place_of
 from tidelog.wal.format.slot_object import encode_fence
-from tidelog.wal.gc.plan import Keep
 from tidelog.wal.read.head import load_head
-from tidelog.wal.slot_log import SlotLog
-from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
-
-
-def log_on(store: Store) -> SlotLog:
-    return SlotLog(name="x", store=store, clock=CLOCK, writer="me")
 
 
 async def log_of(
     turns: Sequence[Sequence[int]], *, alpha: int = 4, lanes: int = 1, cutoff: int = 0
 ) -> MemoryStore:
-    """Return a log after several openings, each with batches of these sizes.
-
-    It is collected up to the cutoff.
-    """
-    store = MemoryStore()
-    await make_slots(store)
+    """Return a collected log of several openings, each with batches of these sizes."""
+    store = await slot_store()
     for number, sizes in enumerate(turns):
         async with slot_writer(store, name=f"w{number}", alpha=alpha, lanes=lanes) as writer:
             for size in sizes:
@@ -61,7 +50,7 @@ async def log_of(
     if cutoff:
         bounds = await log_on(store).bounds()
         await log_on(store).create_cursor("x", min(cutoff, bounds.next))
-        await log_on(store).collect(keep=Keep(share_max=1), grace_us=0)
+        await log_on(store).collect(keep=ALL, grace_us=0)
     await roll_up_tail(store, clock=CLOCK, writer="me")
     return store
 
@@ -86,10 +75,7 @@ def said(manifest: Manifest) -> object:
 async def test_a_lost_manifest_is_made_again(
     turns: list[list[int]], alpha: int, lanes: int, cutoff: int, sealed: bool
 ) -> None:
-    """A rebuilt manifest has the content of the lost one.
-
-    The log reads as before and accepts appends.
-    """
+    """A rebuilt manifest has the lost content; the log reads as before and accepts appends."""
     store = await log_of(turns, alpha=alpha, lanes=lanes, cutoff=cutoff)
     if sealed:
         await opener_on(store).seal(successor="next")
@@ -110,13 +96,10 @@ async def test_a_lost_manifest_is_made_again(
 
 @pytest.mark.parametrize("at", [2, 5])
 async def test_a_fence_in_a_slot_that_was_collected_leads_nowhere(at: int) -> None:
-    """A fence in a collected slot is ignored, together with fences in the epoch that it names.
-
-    A suspended writer put it there.
-    """
+    """A suspended writer's fence in a collected slot is ignored, with those it leads to."""
     store = await log_of([[1] * 9, [1] * 4])
     await log_on(store).create_cursor("x", 8)
-    await log_on(store).collect(keep=Keep(share_max=1), grace_us=0)
+    await log_on(store).collect(keep=ALL, grace_us=0)
     lost = (await load_head(store)).manifest
     first, last = chain_of(lost).epochs[1:]
     for epoch in (first, last) if at == 5 else (first,):
@@ -136,13 +119,12 @@ def stray_fence(ending: Epoch, slot: int) -> bytes:
 
 async def test_only_the_ends_of_objects_are_read() -> None:
     """A rebuild reads only the end of each object, because the link is in the footer."""
-    store = MemoryStore()
-    await make_slots(store)
+    store = await slot_store()
     async with slot_writer(store) as writer:
         for _ in range(5):
             await writer.append([bytes(range(256)) * 2_000])
     await store.delete([MANIFEST])
-    recorded = Recorded(store)
+    recorded = RecordedStore(store)
     await rebuild_log(recorded, clock=CLOCK, writer="me")
     gets = [r for r in recorded.records if r.op == "get" and r.key.startswith("epoch/")]
     assert len(gets) == len([entry async for entry in store.list("epoch/")])
@@ -154,7 +136,7 @@ async def test_what_cannot_be_rebuilt_is_told() -> None:
     store = await log_of([[1] * 6])
     with pytest.raises(NameTaken, match="scrub"):
         await rebuild_log(store, clock=CLOCK, writer="me")
-    with pytest.raises(UsageError, match="no slots"):
+    with pytest.raises(UsageError, match="no objects of a log of the slot protocol"):
         await rebuild_log(MemoryStore(), clock=CLOCK, writer="me")
     chain = chain_of((await load_head(store)).manifest)
     await store.delete([MANIFEST, chain.epochs[0].path(1)])
@@ -179,7 +161,7 @@ async def collected_but(store: MemoryStore, position: int, *, left: Sequence[int
     """Collect up to a position, then restore the objects of some slots."""
     kept = {key: data for key, data in store.objects.items() if _slot(key) in left}
     await log_on(store).create_cursor("x", position)
-    await log_on(store).collect(keep=Keep(share_max=1), grace_us=0)
+    await log_on(store).collect(keep=ALL, grace_us=0)
     store.objects.update(kept)
 
 
@@ -190,10 +172,7 @@ def _slot(key: str) -> int:
 
 @pytest.mark.parametrize("left", [[1, 2], [2], [5], [2, 4]])
 async def test_what_lies_below_the_beginning_was_collected(left: list[int]) -> None:
-    """Objects below the log's start do not move the start.
-
-    They may be pinned, shared with a fork, or written late.
-    """
+    """Objects below the start (pinned, shared or late) do not move the start."""
     store = await log_of([[1] * 8])
     await collected_but(store, 6, left=left)
     before, lost = await contents(SLOTS, store), (await load_head(store)).manifest
@@ -208,16 +187,13 @@ async def test_what_lies_below_the_beginning_was_collected(left: list[int]) -> N
 
 @pytest.mark.parametrize("gone", [[], [1], [1, 3, 4], [2, 5], [1, 2, 3, 4, 5]])
 async def test_a_deletion_that_was_broken_off_loses_nothing(gone: list[int]) -> None:
-    """An interrupted deletion loses no live record.
-
-    The rebuilt log starts before the deleted range if it is complete, otherwise after it.
-    """
+    """A rebuilt log starts before a half-deleted range if it is complete, else after it."""
     store = await log_of([[1] * 8])
     before = await contents(SLOTS, store)
     await log_on(store).create_cursor("x", 6)
-    dying = Dying(store, gone)
+    dying = DyingStore(store, gone)
     with pytest.raises(LocationError):
-        await log_on(dying).collect(keep=Keep(share_max=1), grace_us=0)
+        await log_on(dying).collect(keep=ALL, grace_us=0)
 
     made = await rebuilt(store)
 
@@ -225,11 +201,11 @@ async def test_a_deletion_that_was_broken_off_loses_nothing(gone: list[int]) -> 
     assert await contents(SLOTS, store) == {
         at: body for at, body in before.items() if at >= made.oldest
     }
-    await log_on(store).collect(keep=Keep(share_max=1), grace_us=0)
+    await log_on(store).collect(keep=ALL, grace_us=0)
     assert min(await contents(SLOTS, store)) == 6
 
 
-class Dying(Interposed):
+class DyingStore(InterposedStore):
     """A store that deletes only some slots and then fails."""
 
     def __init__(self, store: Store, slots: Sequence[int]) -> None:
@@ -242,10 +218,7 @@ class Dying(Interposed):
 
 
 async def test_an_epoch_whose_only_data_is_void_is_healthy() -> None:
-    """An epoch whose only data is void is valid.
-
-    The first put of its writer never landed, the second did, and another writer took over.
-    """
+    """A writer's first put was lost, its second landed, another took over: a valid epoch."""
     history = History()
     await history.begin()
     await history.die_writing([False, True, True])
@@ -277,10 +250,7 @@ async def test_a_burst_across_the_beginning_is_healthy() -> None:
 
 
 async def test_data_past_the_end_that_no_fence_voids_is_refused() -> None:
-    """Data past the end without a fence is refused.
-
-    Either a writer died with a missing slot, or a record was lost, and nothing shows which.
-    """
+    """Data past the end without a fence may hide a lost record, so it is refused."""
     history = History()
     await history.begin()
     await history.die_writing([True, False, True])
@@ -294,10 +264,7 @@ async def test_data_past_the_end_that_no_fence_voids_is_refused() -> None:
 
 @pytest.mark.parametrize("lost", [1, 4, 8, 9])
 async def test_a_record_that_was_lost_is_told(lost: int) -> None:
-    """A lost record raises CorruptionError at any place except the end.
-
-    Lost oldest records do not count as collected.
-    """
+    """A lost record raises, except at the end; lost oldest ones do not count as collected."""
     store = await log_of([[1] * 8, [1] * 4])
     chain = chain_of((await load_head(store)).manifest)
     await store.delete([chain.of(lost).path(lost)])
@@ -305,25 +272,22 @@ async def test_a_record_that_was_lost_is_told(lost: int) -> None:
         await rebuilt(store)
 
 
-async def test_a_lost_beginning_is_told_until_somebody_says_where_the_log_is_whole() -> None:
+async def test_a_rebuild_without_the_plan_needs_a_start_from_the_caller() -> None:
     """A rebuild without the collection plan is refused until the caller states the start."""
     store = await log_of([[1] * 8, [1] * 4], cutoff=6)
     lost, before = (await load_head(store)).manifest, await contents(SLOTS, store)
     await store.delete([GARBAGE])
     with pytest.raises(CorruptionError, match="missing"):
         await rebuilt(store)
-    with pytest.raises(UsageError, match="no object begins"):
+    with pytest.raises(UsageError, match="no object of the log begins"):
         await rebuild_log(store, clock=CLOCK, writer="me", start=2)
     assert said(await rebuild_log(store, clock=CLOCK, writer="me", start=6)) == said(lost)
     assert await contents(SLOTS, store) == before
 
 
 @pytest.mark.parametrize("who", ["cursor", "pin"])
-async def test_an_end_that_was_lost_is_told_by_who_stands_past_it(who: str) -> None:
-    """A cursor or pin past the end shows that newest records are lost.
-
-    A rebuild would give their positions out again.
-    """
+async def test_a_cursor_past_the_end_shows_that_records_are_lost(who: str) -> None:
+    """A rebuild must not give out positions again that a cursor or a pin has seen."""
     store = await log_of([[1] * 8])
     if who == "cursor":
         await log_on(store).create_cursor("x", 9)
@@ -344,10 +308,7 @@ async def test_a_destroyed_log_is_not_made_again() -> None:
 
 
 async def test_a_copy_is_made_again_though_one_was_broken_off_before() -> None:
-    """A copy is rebuilt although an interrupted copy left objects at its place.
-
-    The copy begins at a later position.
-    """
+    """A copy from a later position is rebuilt over the objects of an interrupted copy."""
     store = MemoryStore()
     await named_logs.log_of(store, "a", 8)
     for name in ("copy", "other"):
@@ -363,10 +324,7 @@ async def test_a_copy_is_made_again_though_one_was_broken_off_before() -> None:
 
 
 async def test_streams_are_what_they_were() -> None:
-    """A rebuilt log has the same streams and metadata.
-
-    The plan holds those whose opening record was collected.
-    """
+    """A rebuilt log has the same streams: the plan holds those of collected records."""
     store = await log_of([[1] * 4])
     log = log_on(store)
     await log.open_stream(b"a", b"of old")
@@ -376,10 +334,10 @@ async def test_streams_are_what_they_were() -> None:
     await log.close()
     streams = await log.streams()
     await log.create_cursor("x", 9)
-    await log.collect(keep=Keep(share_max=1), grace_us=0)
+    await log.collect(keep=ALL, grace_us=0)
     for cutoff in (10, 11):
         await rebuilt(store)
         assert await log_on(store).streams() == streams
         await log.move_cursor(await log.load_cursor("x"), cutoff)
         with pytest.raises(LocationError):
-            await log_on(Dying(store, [])).collect(keep=Keep(share_max=1), grace_us=0)
+            await log_on(DyingStore(store, [])).collect(keep=ALL, grace_us=0)

@@ -15,15 +15,14 @@ from tidelog.errors import (
     ObjectNotFound,
     PositionCollected,
 )
+from tidelog.store.keys import Within
 from tidelog.store.memory import MemoryStore
-from tidelog.store.within import Within
-from tidelog.testing import Fault, Faulty, Recorded
+from tidelog.testing import Fault, FaultyStore, RecordedStore
 from tidelog.testing.faulty import NO_FAULT, Request
 from tidelog.wal.format.gc_plan import GARBAGE
-from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.format.manifest import MANIFEST, chain_of
 from tidelog.wal.log import Log
 from tidelog.wal.read.head import load_head
-from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.fencing import make_log
 
 COPY = "log/copy"
@@ -62,10 +61,7 @@ async def rebuilt(store: MemoryStore, name: str = "copy", **options: int) -> Log
 async def test_a_copy_has_the_streams_that_were_open_where_it_begins(
     start: int, *, closes: bool
 ) -> None:
-    """A rebuilt copy has the streams and metadata that were open at its start.
-
-    Closed streams stay closed, and open ones accept appends.
-    """
+    """In a rebuilt copy, the streams open at its start accept appends, closed ones do not."""
     store = await source_with_a_stream()
     async with await shelf_on(store).copy("a", "copy", start=start) as log:
         await log.append([b"x"], stream=b"s")
@@ -85,10 +81,7 @@ async def test_a_copy_has_the_streams_that_were_open_where_it_begins(
 
 
 async def test_a_copy_of_no_records_goes_on_where_it_was_made() -> None:
-    """A rebuilt copy without records continues at the position where it was made.
-
-    No object states that position, so it must not restart at 1.
-    """
+    """A rebuilt copy without records continues at its position, which no object states."""
     store = await source_with_a_stream()
     async with await shelf_on(store).copy("a", "copy", start=7) as log:
         with pytest.raises(NoSuchStream):
@@ -102,10 +95,7 @@ async def test_a_copy_of_no_records_goes_on_where_it_was_made() -> None:
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 async def test_a_copy_of_what_a_collection_left_is_made_again(protocol: str) -> None:
-    """A copy of a collected log can be rebuilt, for both source protocols.
-
-    It can be rebuilt again after its own collections.
-    """
+    """A copy of a collected log can be rebuilt, also after its own collections."""
     store = MemoryStore()
     if protocol == "slot":
         store = await source_with_a_stream()
@@ -122,10 +112,7 @@ async def test_a_copy_of_what_a_collection_left_is_made_again(protocol: str) -> 
 
 
 async def test_a_copys_first_collection_that_was_broken_off_loses_nothing() -> None:
-    """An interrupted first collection of a copy loses nothing in a rebuild.
-
-    Its plan states the streams at the start before it.
-    """
+    """The plan of a copy's interrupted first collection states the streams before it."""
     store = await source_with_a_stream()
     await shelf_on(store).copy("a", "copy", start=3)
     await named_logs.append(store, "copy", 4)
@@ -136,7 +123,7 @@ async def test_a_copys_first_collection_that_was_broken_off_loses_nothing() -> N
     def dies(request: Request) -> Fault:
         return Fault(happened=False, told=False) if request.op == "delete" else NO_FAULT
 
-    broken = await shelf_on(Faulty(store, toss=dies)).open("copy")
+    broken = await shelf_on(FaultyStore(store, toss=dies)).open("copy")
     with pytest.raises(LocationError):
         await broken.collect(keep=ALL, grace_us=0)
     await rebuilt(store)
@@ -144,13 +131,10 @@ async def test_a_copys_first_collection_that_was_broken_off_loses_nothing() -> N
     assert await seen(store, "copy") == before
 
 
-async def test_a_copys_plan_stands_before_its_manifest() -> None:
-    """A copy stores its plan before its manifest, so that every visible copy has one.
-
-    No collection deletes by that plan.
-    """
+async def test_a_copy_stores_its_plan_before_its_manifest() -> None:
+    """A copy stores its plan before its manifest, and no collection deletes by that plan."""
     store = await source_with_a_stream()
-    recorded = Recorded(store)
+    recorded = RecordedStore(store)
     log = await shelf_on(recorded).copy("a", "copy", start=3)
     puts = [record.key for record in recorded.records if record.op == "put"]
 
@@ -207,10 +191,7 @@ async def test_to_copy_again_replaces_the_plan_of_a_copy_that_was_broken_off() -
 
 
 async def test_no_copy_replaces_the_plan_of_a_log_that_lost_its_manifest() -> None:
-    """A copy never replaces the plan of a log that lost its manifest.
-
-    It writes nothing, and the log can still be rebuilt.
-    """
+    """A copy writes nothing over a log without a manifest, which can still be rebuilt."""
     store = await source_with_a_stream()
     await named_logs.log_of(store, "copy", 6)
     await named_logs.collect_to(store, "copy", 4)
@@ -226,13 +207,8 @@ async def test_no_copy_replaces_the_plan_of_a_log_that_lost_its_manifest() -> No
     assert await seen(store, "copy") == before
 
 
-async def test_a_copy_that_lost_its_plan_as_well_is_refused_until_somebody_knows_its_start() -> (
-    None
-):
-    """A rebuild of a copy without its plan is refused until the caller states the start.
-
-    Its streams are then those that its links name.
-    """
+async def test_a_rebuild_of_a_copy_without_its_plan_needs_a_start() -> None:
+    """A rebuild of a copy without its plan needs a start; its streams are the links'."""
     store = await source_with_a_stream()
     async with await shelf_on(store).copy("a", "copy", start=4) as log:
         await log.close_stream(b"s")

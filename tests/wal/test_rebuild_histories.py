@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from kit.histories import ALL, NAME, History
 from tidelog.errors import CorruptionError
 from tidelog.wal.admin.rebuild import rebuild_log
-from tidelog.wal.format.epoch import place_of
 from tidelog.wal.format.link import DataLink
 from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.format.paths import place_of
 from tidelog.wal.format.slot_object import decode_link
 from tidelog.wal.log import Log
 from tidelog.wal.slot_protocol.reader import SlotReader

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidelog.core.setsum import PRIMES, Setsum, record_item, setsum_of
 from tidelog.wal.format import slot_object
-from tidelog.wal.format.record_items import PIECE_BYTES, PIECE_ROWS
+from tidelog.wal.format.arrays import PIECE_BYTES, PIECE_ROWS
 from tidelog.wal.format.slot_object import SLOT_RECORDS, setsum_of_slot_records
 from tidelog.wal.format.wal3_records import RECORDS, setsum_of_records
 
@@ -79,10 +79,7 @@ def test_records_of_wal3_are_summed_by_sha3_256(rows: list[tuple[int, int, bytes
 
 
 def test_the_sum_of_slots_is_pinned() -> None:
-    """The setsum of slot records is stable because it is stored.
-
-    A release with another formula would report every log as damaged.
-    """
+    """The setsum of slot records is stored: another formula would report damage everywhere."""
     rows: list[Row] = [
         (1, 7, None, None, b"one"),
         (2, 8, b"", None, b"two"),
@@ -113,10 +110,7 @@ def slot_items(row: Row) -> list[bytes]:
 
 @given(one=RECORD, other=RECORD, data=st.data())
 def test_no_two_records_share_an_item(one: Row, other: Row, data: st.DataObject) -> None:
-    """Two different records never have the same bytes.
-
-    Otherwise one could replace the other unnoticed, for example with a body that looks like a key.
-    """
+    """Two different records never have the same bytes, so none can replace another."""
     _, _, stream, key, body = other
     if data.draw(st.booleans(), label="the body begins as the item of a record goes on"):
         other = (one[0], one[1], stream, key, slot_item(*one)[18:] + body)

@@ -8,24 +8,23 @@ from dataclasses import replace
 
 import pytest
 
-from kit.named_logs import contents, log_of, shelf_on
+from kit.named_logs import contents, log_of, shelf_on, store_with
 from kit.protocols import CLOCK
-from kit.stores import Interposed, dying, keys_in
+from kit.stores import InterposedStore, Once, copy_of, dying, keys_in
 from tidelog.core.setsum import Setsum
 from tidelog.errors import CorruptionError, LocationError, NameTaken, NoSuchLog
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing.recorded import Recorded
+from tidelog.testing.recorded import RecordedStore
 from tidelog.wal.admin.transcribe import Transcriber
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.gc_plan import GARBAGE
-from tidelog.wal.format.manifest import MANIFEST
+from tidelog.wal.format.manifest import MANIFEST, chain_of
 from tidelog.wal.format.manifest_update import Rollover, pointer_to, snapshot_over
 from tidelog.wal.format.new_object import NewObject
 from tidelog.wal.format.snapshot import Pointer, Snapshot, decode_snapshot, encode_snapshot
+from tidelog.wal.read.head import TreeReader
 from tidelog.wal.read.named_objects import store_named
-from tidelog.wal.read.tree_reader import TreeReader
-from tidelog.wal.slot_protocol.chain import chain_of
 
 ROLLOVER = Rollover(fragments=3, snapshots=2)
 
@@ -43,7 +42,7 @@ async def dies_at_the_manifest(store: MemoryStore, name: str, act: Callable[...,
         if (op, key) == ("put", f"log/{name}/{MANIFEST}"):
             raise LocationError("refused")
 
-    made = act(Interposed(store, before=refuse))
+    made = act(InterposedStore(store, before=refuse))
     assert isinstance(made, Awaitable)
     with pytest.raises(LocationError):
         await made
@@ -54,13 +53,8 @@ async def snapshots_in(store: Store, name: str) -> list[str]:
 
 
 async def test_a_fork_does_not_take_anothers_remains_for_its_own() -> None:
-    """A fork does not use the remains of another fork of its name.
-
-    They have the same records and sums, but name objects that no pin holds for this fork. A sweep
-    of the fork deletes them.
-    """
-    store = MemoryStore()
-    await log_of(store, "a", 12)
+    """Another fork's remains have the same records, but no pin holds their objects."""
+    store = await store_with(a=12)
     await copy(store, "a", "b")
     await copy(store, "a", "c")
     await dies_at_the_manifest(store, "f", lambda dying: shelf_on(dying).fork("b", "f"))
@@ -77,13 +71,9 @@ async def test_a_fork_does_not_take_anothers_remains_for_its_own() -> None:
     assert (await fork.scrub()).unnamed == []
 
 
-async def test_a_scrub_tells_of_objects_that_are_none_of_a_forks_sources() -> None:
-    """A scrub reports objects in a fork that belong to a third log.
-
-    They have the right records, but the other log may delete them.
-    """
-    store = MemoryStore()
-    await log_of(store, "a", 12)
+async def test_a_scrub_reports_objects_of_a_third_log_in_a_fork() -> None:
+    """A scrub reports objects in a fork that a third log may delete."""
+    store = await store_with(a=12)
     await copy(store, "a", "b")
     await copy(store, "a", "c")
     fork = await shelf_on(store).fork("c", "f")
@@ -120,10 +110,7 @@ def object_of(snapshot: Snapshot) -> NewObject:
 
 
 async def test_what_lies_there_is_believed_only_if_it_names_the_same() -> None:
-    """An existing snapshot is accepted only if it names the same fragments.
-
-    Its writer and its inner shape may differ. Otherwise no manifest may name it.
-    """
+    """An existing snapshot is accepted only if it names the same fragments."""
     store = MemoryStore()
     leaves = [fragment_at(slot) for slot in range(1, 7)]
     ones = [made(leaves[:3]), made(leaves[3:])]
@@ -149,19 +136,15 @@ async def test_what_lies_there_is_believed_only_if_it_names_the_same() -> None:
 
 @pytest.mark.parametrize("happened", [True, False])
 async def test_a_copy_to_slots_that_was_broken_off_is_made_again(happened: bool) -> None:
-    """A copy to slots that dies at any request can be made again.
-
-    The second copy ignores the remains and deletes them.
-    """
-    start = MemoryStore()
-    await log_of(start, "a", 4)
-    smooth = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
-    counted = Recorded(smooth)
+    """A copy to slots that died at any request is made again, and its remains are deleted."""
+    start = await store_with(a=4)
+    smooth = copy_of(start)
+    counted = RecordedStore(smooth)
     await copy(counted, "a", "b")
     wanted = await contents(smooth, "b")
     assert list(wanted.values()) == [b"a %d" % n for n in range(4)]
     for number in range(len(counted.records)):
-        store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
+        store = copy_of(start)
 
         with suppress(LocationError):
             await copy(dying(store, number, happened=happened), "a", "b")
@@ -171,50 +154,33 @@ async def test_a_copy_to_slots_that_was_broken_off_is_made_again(happened: bool)
         assert await contents(store, "b") == wanted
 
 
-async def test_of_two_copiers_one_makes_the_log() -> None:
+async def test_one_of_two_concurrent_copies_makes_the_log() -> None:
     """If two copies run concurrently, one makes the log and the other raises NameTaken."""
-    store = MemoryStore()
-    await log_of(store, "a", 12)
-    done: list[str] = []
-
-    async def forestall(op: str, key: str) -> None:
-        if (op, key) == ("put", f"log/b/{MANIFEST}") and not done:
-            done.append(key)
-            await copy(store, "a", "b")
+    store = await store_with(a=12)
+    first = Once("put", f"log/b/{MANIFEST}", lambda: copy(store, "a", "b"))
 
     with pytest.raises(NameTaken):
-        await copy(Interposed(store, before=forestall), "a", "b")
+        await copy(InterposedStore(store, before=first), "a", "b")
     assert list((await contents(store, "b")).values()) == [b"a %d" % n for n in range(12)]
 
 
 async def test_what_a_copy_left_is_destroyed_and_a_copier_at_work_is_told() -> None:
-    """The remains of a copy are destroyed, and a running copy raises NameTaken.
-
-    Otherwise its manifest could name deleted objects.
-    """
-    store = MemoryStore()
-    await log_of(store, "a", 12)
+    """A drop of a copy's remains ends a running copy, which raises NameTaken."""
+    store = await store_with(a=12)
     await dies_at_the_manifest(store, "b", lambda dying: copy(dying, "a", "b"))
     assert len(await keys_in(store, "log/b/")) > 12
 
-    async def destroy(op: str, key: str) -> None:
-        if (op, key) == ("put", f"log/b/{MANIFEST}"):
-            await shelf_on(store).drop("b", grace_us=0)
-
+    drop = Once("put", f"log/b/{MANIFEST}", lambda: shelf_on(store).drop("b", grace_us=0))
     with pytest.raises(NameTaken):
-        await copy(Interposed(store, before=destroy), "a", "b")
+        await copy(InterposedStore(store, before=drop), "a", "b")
     assert await keys_in(store, "log/b/") == [f"log/b/{GARBAGE}", f"log/b/{MANIFEST}"]
     with pytest.raises(NoSuchLog, match="dropped"):
         await shelf_on(store).open("b")
 
 
 async def test_a_copy_keeps_away_from_a_log_that_lost_its_manifest() -> None:
-    """A copy keeps away from a log that lost its manifest.
-
-    That log can be rebuilt with all its records.
-    """
-    store = MemoryStore()
-    await log_of(store, "a", 3)
+    """A copy keeps away from a log without its manifest, which can be rebuilt."""
+    store = await store_with(a=3)
     await log_of(store, "b", 3)
     before = await contents(store, "b")
     await store.delete([f"log/b/{MANIFEST}"])
@@ -227,20 +193,16 @@ async def test_a_copy_keeps_away_from_a_log_that_lost_its_manifest() -> None:
 
 
 async def test_a_copier_that_came_second_leaves_nothing() -> None:
-    """A copy that loses the race deletes its objects.
-
-    Otherwise a rebuild would find two logs, or choose the wrong one.
-    """
+    """A copy that loses the race deletes its objects, or a rebuild would find two logs."""
     store, done = MemoryStore(), list[str]()
     await log_of(store, "a", 12)
 
-    async def forestall(op: str, key: str) -> None:
-        if op == "put" and key.startswith("log/b/epoch/") and not done:
-            done.append(key)
-            await copy(store, "a", "b")
-            done.extend(await keys_in(store, "log/b/"))
+    async def copy_first() -> None:
+        await copy(store, "a", "b")
+        done.extend(await keys_in(store, "log/b/"))
 
+    first = Once("put", "log/b/epoch/", copy_first)
     with pytest.raises(NameTaken):
-        await copy(Interposed(store, before=forestall), "a", "b")
-    assert await keys_in(store, "log/b/") == done[1:]
+        await copy(InterposedStore(store, before=first), "a", "b")
+    assert await keys_in(store, "log/b/") == done
     assert (await (await shelf_on(store).open("b")).sweep(grace_us=0)).deleted == []

@@ -5,35 +5,41 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from kit.protocols import (
+    ALL,
     CLOCK,
     KINDS,
     SLOTS,
     WAL3,
     Kind,
-    make_slots,
+    collect_to,
     slot_reader,
+    slot_store,
     slot_writer,
     wal3_reader,
 )
-from kit.stores import Interposed
+from kit.stores import InterposedStore, Once
 from tidelog.core.setsum import Setsum
 from tidelog.errors import PositionCollected, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.store.wrappers.metered import Metered
+from tidelog.store.wrappers.metered import MeteringStore
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.manifest import MANIFEST, Manifest, decode_manifest, encode_manifest
-from tidelog.wal.gc.plan import Keep
+from tidelog.wal.format.manifest import (
+    MANIFEST,
+    Manifest,
+    chain_of,
+    decode_manifest,
+    encode_manifest,
+)
 from tidelog.wal.log import Log
 from tidelog.wal.opening import open_log
 from tidelog.wal.scrub.slot_scrub import scrub_slots
-from tidelog.wal.slot_protocol.chain import chain_of
 
-ALL = Keep(share_max=1)
 BOTH = pytest.mark.parametrize("kind", KINDS, ids=str)
 
 
@@ -62,7 +68,7 @@ async def test_a_range_costs_what_it_holds(kind: Kind) -> None:
     await written(kind, inner, 30)
     whole = await (await opened(inner)).scrub()
     assert (whole.records, whole.fragments, whole.is_clean) == (60, 30, True)
-    store = Metered(inner, clock=CLOCK)
+    store = MeteringStore(inner, clock=CLOCK)
     log = await opened(store)
     for start, limit, records, fragments in (
         (1, 3, 2, 1),
@@ -101,7 +107,7 @@ async def test_what_is_no_range_is_refused(kind: Kind, start: int, limit: int | 
     """A wrong range raises UsageError before any request."""
     inner = MemoryStore()
     await kind.make(inner)
-    store = Metered(inner, clock=CLOCK)
+    store = MeteringStore(inner, clock=CLOCK)
     log = await opened(store)
     before = store.usage().requests_count
     with pytest.raises(UsageError):
@@ -111,10 +117,7 @@ async def test_what_is_no_range_is_refused(kind: Kind, start: int, limit: int | 
 
 @BOTH
 async def test_a_range_that_was_collected_is_told(kind: Kind) -> None:
-    """A scrub of a collected range raises PositionCollected, like a read.
-
-    A deleted range must not look intact.
-    """
+    """A scrub of a collected range raises PositionCollected: it must not look intact."""
     store = MemoryStore()
     await written(kind, store, 4)
 
@@ -124,16 +127,15 @@ async def test_a_range_that_was_collected_is_told(kind: Kind) -> None:
         await (await opened(store)).scrub(manifest.oldest - 1)
 
 
-def with_opener(manifest: Manifest) -> Manifest:
-    chain = chain_of(manifest)
-    last = replace(chain.last, opener="somebody else")
-    return replace(manifest, chain=replace(chain, epochs=(*chain.epochs[:-1], last)))
+def with_last_epoch(**changes: Any) -> Callable[[Manifest], Manifest]:
+    """Return a change of the last epoch."""
 
+    def change(manifest: Manifest) -> Manifest:
+        chain = chain_of(manifest)
+        last = replace(chain.last, **changes)
+        return replace(manifest, chain=replace(chain, epochs=(*chain.epochs[:-1], last)))
 
-def with_alpha(manifest: Manifest) -> Manifest:
-    chain = chain_of(manifest)
-    last = replace(chain.last, alpha=chain.last.alpha + 1)
-    return replace(manifest, chain=replace(chain, epochs=(*chain.epochs[:-1], last)))
+    return change
 
 
 def with_other_sums(manifest: Manifest) -> Manifest:
@@ -150,8 +152,8 @@ def with_more_bytes(manifest: Manifest) -> Manifest:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (with_opener, "names another next epoch"),
-        (with_alpha, "names another next epoch"),
+        (with_last_epoch(opener="somebody else"), "names another next epoch"),
+        (with_last_epoch(alpha=9), "names another next epoch"),
         (with_other_sums, "log_setsum"),
         (with_more_bytes, "bytes before it"),
     ],
@@ -159,10 +161,7 @@ def with_more_bytes(manifest: Manifest) -> Manifest:
 async def test_what_the_manifest_says_is_held_against_links_and_fences(
     change: Callable[[Manifest], Manifest], told: str
 ) -> None:
-    """A scrub compares the manifest with links and fences.
-
-    It finds a contradiction even in a manifest that adds up and has a valid check.
-    """
+    """A scrub compares a manifest that adds up with links and fences."""
     store = MemoryStore()
     await written(KINDS[1], store, 6)
     assert (await scrub_slots(slot_reader(store))).is_clean
@@ -171,43 +170,27 @@ async def test_what_the_manifest_says_is_held_against_links_and_fences(
     assert any(told in problem.why for problem in found.problems)
 
 
-async def test_who_writes_meanwhile_gives_no_false_alarm() -> None:
-    """A scrub reports no damage if other processes write during it.
-
-    Whole epochs may begin between its walk and its listing.
-    """
-    inner = MemoryStore()
-    await make_slots(inner)
+async def test_concurrent_writes_give_no_false_alarm() -> None:
+    """Epochs that begin between a scrub's walk and its listing are no damage."""
+    inner = await slot_store()
     async with slot_writer(inner) as writer:
         await writer.append([b"one"])
-    begun: list[str] = []
 
-    async def before(op: str, key: str) -> None:
-        # The read of the plan comes after the walk, and before the listing.
-        if op == "get" and key == "gc/GARBAGE" and not begun:
-            begun.append(key)
-            for name in ("two", "three"):
-                async with slot_writer(inner, name=name) as other:
-                    await other.append([b"more"])
+    async def write() -> None:
+        for name in ("two", "three"):
+            async with slot_writer(inner, name=name) as other:
+                await other.append([b"more"])
 
-    store = Interposed(inner, before=before)
-    found = await scrub_slots(slot_reader(store))
-    assert begun
+    # The read of the plan comes after the walk, and before the listing.
+    hook = Once("get", "gc/GARBAGE", write)
+    found = await scrub_slots(slot_reader(InterposedStore(inner, before=hook)))
+    assert hook.met
     assert found.problems == []
     assert found.records == 1
     assert (await scrub_slots(slot_reader(inner))).records == 3
 
 
-async def collect_to(store: Store, position: int) -> None:
-    log = await opened(store)
-    if (await log.cursors()).cursors:
-        await log.move_cursor(await log.load_cursor("x"), position)
-    else:
-        await log.create_cursor("x", position)
-    await log.collect(keep=ALL, grace_us=0)
-
-
-class Collected(Interposed):
+class CollectedStore(InterposedStore):
     """A store whose log is collected just before some requests.
 
     ``at`` maps a count of requests for fragments or snapshots to the cutoff of a collection.
@@ -240,13 +223,10 @@ MEANWHILE = {
 @BOTH
 @pytest.mark.parametrize("name", MEANWHILE)
 async def test_a_collection_meanwhile_gives_no_false_alarm(kind: Kind, name: str) -> None:
-    """A scrub reports no damage if a collection runs during it.
-
-    The newer manifest shows that the objects were collected.
-    """
+    """Objects collected during a scrub are no damage: the newer manifest shows that."""
     inner = MemoryStore()
     await written(kind, inner, 30)
-    store = Collected(inner, MEANWHILE[name])
+    store = CollectedStore(inner, MEANWHILE[name])
     found = await (await opened(store)).scrub()
     assert store.at.keys() < MEANWHILE[name].keys()
     assert found.problems == []
@@ -256,7 +236,7 @@ async def test_a_collection_meanwhile_gives_no_false_alarm(kind: Kind, name: str
         inner = MemoryStore()
         await written(kind, inner, 30)
         with pytest.raises(PositionCollected, match="the oldest record is 57"):
-            await (await opened(Collected(inner, MEANWHILE[name]))).scrub(2, limit=9)
+            await (await opened(CollectedStore(inner, MEANWHILE[name]))).scrub(2, limit=9)
 
 
 @BOTH
@@ -272,7 +252,7 @@ async def test_damage_is_told_whatever_is_collected_meanwhile(kind: Kind, name: 
     await inner.put(changed_one, data[:-20] + bytes(20))
     clean = {problem.path for problem in (await (await opened(inner)).scrub()).problems}
     assert clean == {lost, changed_one}
-    found = await (await opened(Collected(inner, MEANWHILE[name]))).scrub()
+    found = await (await opened(CollectedStore(inner, MEANWHILE[name]))).scrub()
     assert {problem.path for problem in found.problems} == clean
 
 
@@ -281,11 +261,8 @@ async def fragments_of(kind: Kind, store: Store) -> list[Fragment]:
     return await tree.fragments_of(await tree.manifest())
 
 
-async def test_a_pin_that_is_let_go_of_meanwhile_gives_no_false_alarm() -> None:
-    """A scrub reports no damage if a pin is released and swept during it.
-
-    It reports missing objects that another pin still holds.
-    """
+async def test_a_pin_released_during_a_scrub_gives_no_false_alarm() -> None:
+    """Objects of a pin released during a scrub are no damage, those of another pin are."""
     inner = MemoryStore()
     await written(SLOTS, inner, 30)
     log = await opened(inner)
@@ -293,16 +270,14 @@ async def test_a_pin_that_is_let_go_of_meanwhile_gives_no_false_alarm() -> None:
     await log.create_pin("q", start=11, limit=15)
     held = [f.path for f in await fragments_of(SLOTS, inner) if 11 <= f.start < 15]
     await collect_to(inner, 51)
-    met: list[str] = []
 
-    async def before(op: str, key: str) -> None:
-        if op == "get" and key.endswith(f"{5:016x}.parquet") and not met:
-            met.append(key)
-            await log.drop_pin("p")
-            await log.collect(keep=ALL, grace_us=0)
+    async def release() -> None:
+        await log.drop_pin("p")
+        await log.collect(keep=ALL, grace_us=0)
 
-    found = await (await opened(Interposed(inner, before=before))).scrub()
-    assert met
+    hook = Once("get", f"{5:016x}.parquet", release)
+    found = await (await opened(InterposedStore(inner, before=hook))).scrub()
+    assert hook.met
     assert found.problems == []
     await inner.delete(held)
     found = await log.scrub()
@@ -316,5 +291,5 @@ async def test_a_collection_does_not_hide_what_a_pin_has_lost() -> None:
     await (await opened(inner)).create_pin("p", start=1, limit=9)
     lost = (await fragments_of(SLOTS, inner))[1].path
     await inner.delete([lost])
-    found = await (await opened(Collected(inner, {("fragment", 4): 21}))).scrub()
+    found = await (await opened(CollectedStore(inner, {("fragment", 4): 21}))).scrub()
     assert {problem.path for problem in found.problems} == {lost}

@@ -8,33 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.protocols import CLOCK, SLOTS, contents, make_slots, opener_on, slot_writer
-from kit.stores import dying
+from kit.protocols import ALL, CLOCK, SLOTS, contents, log_on, opener_on, slot_store, slot_writer
+from kit.stores import copy_of, deaths
 from tidelog.core.clock import SystemClock
-from tidelog.errors import LocationError, LogSealed, PositionCollected, UsageError
+from tidelog.errors import LogSealed, PositionCollected, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing import Recorded
-from tidelog.wal.format.epoch import place_of
+from tidelog.testing import RecordedStore
 from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.link import FenceLink
 from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.paths import place_of
 from tidelog.wal.format.slot_object import decode_link
 from tidelog.wal.gc.orphans import OrphanVerdict, judge_fragment
-from tidelog.wal.gc.plan import Keep
-from tidelog.wal.read.head import load_head
+from tidelog.wal.read.head import TreeReader, load_head
 from tidelog.wal.read.tree_paths import paths_named
-from tidelog.wal.read.tree_reader import TreeReader
-from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.burst import SIGNS
 from tidelog.wal.slot_protocol.shape import Shape
 from tidelog.wal.slot_protocol.writer import SlotWriter
-
-ALL = Keep(share_max=1)
-
-
-def log_on(store: Store) -> SlotLog:
-    return SlotLog(name="x", store=store, clock=CLOCK, writer="gc")
 
 
 async def append_turns(store: Store, turns: Sequence[Sequence[int]], *, alpha: int = 4) -> None:
@@ -46,8 +37,7 @@ async def append_turns(store: Store, turns: Sequence[Sequence[int]], *, alpha: i
 
 
 async def log_of(turns: Sequence[Sequence[int]], *, alpha: int = 4) -> MemoryStore:
-    store = MemoryStore()
-    await make_slots(store)
+    store = await slot_store()
     await append_turns(store, turns, alpha=alpha)
     return store
 
@@ -75,10 +65,7 @@ async def fences(store: Store, manifest: Manifest) -> set[str]:
 async def test_what_a_cursor_holds_is_read_as_before(
     turns: list[list[int]], position: int, alpha: int
 ) -> None:
-    """After a collection, only objects that the log names remain, and fences that ended epochs.
-
-    Records since the cursor read as before.
-    """
+    """After a collection, only named objects and effective fences remain; reads are the same."""
     store = await log_of(turns, alpha=alpha)
     before = await contents(SLOTS, store)
     await log_on(store).create_cursor("x", min(position, len(before) + 1))
@@ -121,14 +108,13 @@ async def test_void_slots_go_with_what_is_before_them() -> None:
     Writers that died leave one effective fence and many void ones, which are deleted by name. A
     closed writer leaves only the effective fence.
     """
-    store = MemoryStore()
-    await make_slots(store)
+    store = await slot_store()
     died = [slot_writer(store, name=f"w{number}", alpha=8) for number in range(8)]
     for writer in died:
         await writer.append([b"%d" % len(store.objects)])
     await log_on(store).create_cursor("x", 8)
     keys = {entry.key async for entry in store.list("epoch/")}
-    recorded = Recorded(store)
+    recorded = RecordedStore(store)
     await log_on(recorded).collect(keep=ALL, grace_us=0)
     manifest = (await load_head(store)).manifest
     left = {entry.key async for entry in store.list("epoch/")}
@@ -142,10 +128,7 @@ async def test_void_slots_go_with_what_is_before_them() -> None:
 
 @pytest.mark.parametrize("happened", [True, False])
 async def test_a_collector_may_die_at_any_request(happened: bool) -> None:
-    """After a collector dies at any request, the next one reaches the same end state.
-
-    Pinned records stay, and those of a released pin are deleted.
-    """
+    """After a collector dies at any request, the next one reaches the same end state."""
     start = await log_of([[2] * 9, [1] * 4, [2] * 5])
     log = log_on(start)
     await log.create_pin("held", start=3, limit=6)
@@ -155,18 +138,16 @@ async def test_a_collector_may_die_at_any_request(happened: bool) -> None:
     await log.drop_pin("gone")
     witness = await log.load_cursor("x")
     await log.move_cursor(witness, 24)
-    smooth = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
-    counted = Recorded(smooth)
-    await log_on(counted).collect(keep=ALL, grace_us=0)
+    smooth = copy_of(start)
+    await log_on(smooth).collect(keep=ALL, grace_us=0)
     left = await _said(smooth)
     visited = 0
-    for number in range(len(counted.records)):
-        store = MemoryStore(objects=dict(start.objects), puts_count=start.puts_count)
 
-        with pytest.raises(LocationError):
-            await log_on(dying(store, number, happened=happened)).collect(keep=ALL, grace_us=0)
+    async for store in deaths(
+        start, lambda s: log_on(s).collect(keep=ALL, grace_us=0), happened=happened
+    ):
         await log_on(store).collect(keep=ALL, grace_us=0)
-        assert await _said(store) == left, f"after a death at {counted.records[number]}"
+        assert await _said(store) == left
         rows = [r["position"] async for t in log_on(store).scan_pin("held") for r in t.to_pylist()]
         assert rows == [3, 4, 5]
         visited += 1
@@ -177,11 +158,8 @@ async def _said(store: MemoryStore) -> tuple[set[str], Manifest]:
     return set(store.objects), (await load_head(store)).manifest
 
 
-async def test_a_reader_who_is_overtaken_goes_on_or_is_told() -> None:
-    """A slow scan continues if its next record remains.
-
-    Otherwise it raises PositionCollected with the oldest position.
-    """
+async def test_an_overtaken_scan_continues_or_raises_position_collected() -> None:
+    """A slow scan continues if its next record remains, else raises with the oldest position."""
     store = await log_of([[1] * 12])
     log = log_on(store)
     scan, behind = log.scan(9), log.scan(1)
@@ -196,8 +174,7 @@ async def test_a_reader_who_is_overtaken_goes_on_or_is_told() -> None:
 
 async def test_a_cursor_may_stand_where_the_manifest_has_not_come_yet() -> None:
     """A cursor may be past the manifest, but not past the end of the log."""
-    store = MemoryStore()
-    await make_slots(store)
+    store = await slot_store()
     shape = Shape(rollup_slots=1_000, rollup_interval_us=3_600_000_000)
     writer = SlotWriter(store=store, clock=SystemClock(), writer="w", shape=shape)
     for _ in range(3):
@@ -211,12 +188,8 @@ async def test_a_cursor_may_stand_where_the_manifest_has_not_come_yet() -> None:
 
 
 async def test_a_writer_goes_on_while_its_log_is_collected() -> None:
-    """A writer appends while its log is collected, and no record is lost.
-
-    Both replace the manifest.
-    """
-    store = MemoryStore()
-    await make_slots(store)
+    """A writer and a collector both replace the manifest, and no record is lost."""
+    store = await slot_store()
     log = log_on(store)
     async with slot_writer(store) as writer:
         await writer.append([b"first"])
@@ -246,10 +219,7 @@ async def test_a_sealed_log_is_collected_and_stays_sealed() -> None:
 
 
 async def test_what_is_dead_is_told_from_what_may_still_come() -> None:
-    """The path of a slot object decides its verdict: dead, kept, unproven or foreign.
-
-    An object of an epoch that the log skipped is dead.
-    """
+    """A slot object's path decides: dead (also of a skipped epoch), kept, unproven, foreign."""
     store = await log_of([[1] * 6, [1] * 3])
     log = log_on(store)
     await log.create_cursor("x", 4)

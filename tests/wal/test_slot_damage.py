@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 
-from kit.damage import Seen, flip, look, look_at, swapped, without
-from kit.protocols import CLOCK, make_slots, opener_on
+from kit.damage import ReadResult, flip, look, look_at, swapped, without
+from kit.protocols import CLOCK, make_slots, opener_on, slot_store
 from kit.stores import keys_in
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.append.batching import Batching
-from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Chain
-from tidelog.wal.format.manifest import MANIFEST, decode_manifest, encode_manifest
+from tidelog.wal.format.link import Epoch
+from tidelog.wal.format.manifest import MANIFEST, decode_manifest, encode_manifest, tail_of
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.slot_object import decode_data, decode_link
 from tidelog.wal.format.snapshot import decode_snapshot
 from tidelog.wal.read.head import load_head
-from tidelog.wal.slot_protocol.chain import Step, tail_of
+from tidelog.wal.slot_protocol.chain import Step
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
 from tidelog.wal.slot_protocol.shape import Shape
@@ -59,8 +59,7 @@ async def write(store: MemoryStore, name: str, alpha: int, bodies: list[bytes]) 
 
 async def build(*, sealed_in_manifest: bool) -> dict[str, bytes]:
     """Return a log with an object of each role; see `role_of`."""
-    store = MemoryStore()
-    await make_slots(store)
+    store = await slot_store()
     dead = writer_on(store, "one", 2)  # So the next opener needs many fences.
     for body in (b"a", b"b"):
         await dead.append([body, body * 2])
@@ -202,17 +201,14 @@ def test_every_object_that_is_cut_is_told(role: str) -> None:
             assert seen.rows in (None, WHOLE.rows)
 
 
-def is_prefix(seen: Seen) -> bool:
+def is_prefix(seen: ReadResult) -> bool:
     whole = WHOLE.rows or []
     return seen.rows is None or seen.rows == whole[: len(seen.rows)]
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_every_object_that_is_lost_is_told(role: str) -> None:
-    """A scrub reports every lost object except void ones and the last one.
-
-    The log then ends there, because no other object names it.
-    """
+    """A scrub reports every lost object except void ones and the log's last one."""
     for key in (key for key in LOG if role_of(key) == role):
         seen = look(without(LOG, key))
         assert is_prefix(seen)
@@ -231,10 +227,7 @@ def test_every_object_that_is_lost_is_told(role: str) -> None:
 
 
 def test_the_end_of_a_log_may_be_lost_unseen() -> None:
-    """The newest objects that the manifest does not name can be lost unnoticed.
-
-    The rest is a valid log.
-    """
+    """The newest objects that no manifest names can be lost: the rest is a valid log."""
     ahead = [key for key in LOG if role_of(key) in ("fence ahead", "data ahead", "seal")]
     in_order = sorted(ahead, key=lambda key: (key.split("/")[1], key))
     rest = LOG
@@ -247,10 +240,7 @@ def test_the_end_of_a_log_may_be_lost_unseen() -> None:
 
 
 def test_objects_that_changed_places_are_told() -> None:
-    """A scrub reports each exchange of two objects, unless both are void.
-
-    Links and names state their places.
-    """
+    """Links and names state their places, so each exchange is reported, void ones aside."""
     for one, other in permutations(LOG, 2):
         if role_of(one) == role_of(other) == "void":
             continue
@@ -290,10 +280,7 @@ def names_in(found: Any) -> Iterator[str]:
 
 
 def test_no_field_of_the_manifest_is_beyond_its_check() -> None:
-    """A scrub reports a renamed field of the manifest, at every place.
-
-    Names of people count too.
-    """
+    """A scrub reports a renamed field of the manifest at every place."""
     fields = json.loads(LOG[MANIFEST])
     changed = 0
     for name in set(names_in(fields)):
@@ -327,14 +314,11 @@ def test_a_manifest_of_before_leads_to_the_same_records() -> None:
 
 
 def test_a_manifest_without_its_own_field_is_that_of_another_log() -> None:
-    """A manifest without its own field looks like that of a wal3 log.
-
-    Before the first roll-up no reader can notice; afterwards its paths do not match.
-    """
+    """A manifest without its own field looks like wal3's until the first roll-up."""
     store = MemoryStore()
     asyncio.run(make_slots(store))
     renamed = store.objects[MANIFEST].data.replace(b'"tidelog"', b'"tidalog"')
-    assert look({MANIFEST: renamed}) == Seen([], [], [])
+    assert look({MANIFEST: renamed}) == ReadResult([], [], [])
 
     seen = look({**LOG, MANIFEST: LOG[MANIFEST].replace(b'"tidelog"', b'"tidalog"')})
 

@@ -6,18 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from kit.protocols import CLOCK, make_slots, opener_on, slot_reader, slot_writer
-from kit.stores import Interposed
+from kit.protocols import CLOCK, opener_on, slot_reader, slot_store, slot_writer
+from kit.stores import InterposedStore, Once
 from tidelog.core.clock import SystemClock
 from tidelog.errors import LocationError, Outcome, PositionCollected
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import Epoch
-from tidelog.wal.format.link import FenceLink
-from tidelog.wal.format.manifest import MANIFEST, encode_manifest
+from tidelog.wal.format.link import Epoch, FenceLink
+from tidelog.wal.format.manifest import MANIFEST, chain_of, encode_manifest, tail_of
 from tidelog.wal.format.slot_object import encode_fence
 from tidelog.wal.read.head import load_head
-from tidelog.wal.slot_protocol.chain import Step, chain_of, tail_of
+from tidelog.wal.slot_protocol.chain import Step
 from tidelog.wal.slot_protocol.chain_reader import ChainReader, end_of_epoch
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
 from tidelog.wal.slot_protocol.shape import Shape
@@ -75,58 +74,49 @@ async def put_stray(store: Store, epoch: Epoch, slot: int, *, is_seal: bool) -> 
 async def test_a_writer_knows_its_record_though_a_stray_fence_is_in_its_place(
     is_seal: bool,
 ) -> None:
-    """A writer recognises its record although a stray fence has its slot.
+    """A writer recognises its collected record although a stray fence has its slot."""
+    store = await slot_store()
 
-    The put landed without an answer, the record was collected, and then a suspended writer fenced
-    the empty slot.
-    """
-    store = MemoryStore()
-    await make_slots(store)
-    happened: list[str] = []
+    async def collect() -> None:
+        epoch = await epoch_of(store)
+        await collect_all(store)
+        await put_stray(store, epoch, 2, is_seal=is_seal)
+        raise LocationError("the answer was lost", outcome=Outcome.UNKNOWN)
 
-    async def after(op: str, key: str) -> None:
-        if op == "put" and key.endswith("2.parquet") and not happened:
-            happened.append(key)
-            epoch = await epoch_of(store)
-            await collect_all(store)
-            await put_stray(store, epoch, 2, is_seal=is_seal)
-            raise LocationError("the answer was lost", outcome=Outcome.UNKNOWN)
-
-    writer = slot_writer(Interposed(store, after=after), alpha=1)
+    hook = Once("put", "2.parquet", collect)
+    writer = slot_writer(InterposedStore(store, after=hook), alpha=1)
     answers = [await writer.append([b"%d" % n]) for n in range(4)]
-    assert happened
+    assert hook.met
     assert answers == [1, 2, 3, 4]
     await writer.close()
     found = [row async for t in slot_reader(store).scan() for row in t.to_pylist()]
     assert [(row["position"], row["body"]) for row in found] == [(3, b"2"), (4, b"3")]
 
 
-@pytest.mark.parametrize("is_seal", [False, True], ids=["fence", "seal"])
-async def test_nobody_ends_at_a_stray(is_seal: bool) -> None:
-    """No process stops at a stray fence.
-
-    Readers report PositionCollected, openers open the log, and the current epoch continues.
-    """
-    store = MemoryStore()
-    await make_slots(store)
+async def overtaken(*, is_seal: bool) -> tuple[MemoryStore, SlotWriter, Epoch, Once]:
+    """Return a log of two records, and a hook that collects all before a read of slot 2."""
+    store = await slot_store()
     writer = writer_that_waits(store)
     for _ in range(2):
         await writer.append([b"x"])
     epoch = await epoch_of(store)
+
+    async def collect() -> None:
+        await collect_all(store)
+        await put_stray(store, epoch, 2, is_seal=is_seal)
+
+    return store, writer, epoch, Once("get", epoch.path(2), collect)
+
+
+@pytest.mark.parametrize("is_seal", [False, True], ids=["fence", "seal"])
+async def test_no_process_ends_at_a_stray(is_seal: bool) -> None:
+    """Readers, openers and the current epoch pass a stray fence."""
+    store, writer, epoch, late = await overtaken(is_seal=is_seal)
     tail = tail_of((await load_head(store)).manifest)
-    late = list[str]()
-
-    async def before(op: str, key: str) -> None:
-        if op == "get" and key == epoch.path(2) and not late:
-            late.append(key)
-            await collect_all(store)
-            await put_stray(store, epoch, 2, is_seal=is_seal)
-
-    slow = Interposed(store, before=before)
     assert tail.slot <= 2, "the reader is to walk to slot 2"
     with pytest.raises(PositionCollected):
-        _ = [table async for table in slot_reader(slow).scan(2)]
-    assert late
+        _ = [table async for table in slot_reader(InterposedStore(store, before=late)).scan(2)]
+    assert late.met
     assert await end_of_epoch(store, epoch, clock=CLOCK) is None
     assert (await slot_reader(store).bounds()).next == 3
     assert await writer.append([b"y"]) == 3
@@ -137,26 +127,10 @@ async def test_nobody_ends_at_a_stray(is_seal: bool) -> None:
 
 @pytest.mark.parametrize("is_seal", [False, True], ids=["fence", "seal"])
 @pytest.mark.parametrize("who", ["opener", "outcome"])
-async def test_who_walked_by_an_old_manifest_looks_again(is_seal: bool, who: str) -> None:
-    """A process that walked from an old manifest checks again.
-
-    The stray fence appeared just after its read of the manifest.
-    """
-    store = MemoryStore()
-    await make_slots(store)
-    writer = writer_that_waits(store)
-    for _ in range(2):
-        await writer.append([b"x"])
-    epoch = await epoch_of(store)
-    late = list[str]()
-
-    async def before(op: str, key: str) -> None:
-        if op == "get" and key == epoch.path(2) and not late:
-            late.append(key)
-            await collect_all(store)
-            await put_stray(store, epoch, 2, is_seal=is_seal)
-
-    slow = Interposed(store, before=before)
+async def test_a_walk_from_an_old_manifest_looks_again(is_seal: bool, who: str) -> None:
+    """A walk from an old manifest looks again after a stray fence appears."""
+    store, writer, epoch, late = await overtaken(is_seal=is_seal)
+    slow = InterposedStore(store, before=late)
     if who == "opener":
         ended = await opener_on(slow).open(lanes=1, alpha=1)
         assert (ended.tail.position, ended.tail.slot) == (3, 3)
@@ -164,5 +138,5 @@ async def test_who_walked_by_an_old_manifest_looks_again(is_seal: bool, who: str
         assert chain.last.name == epoch.name
     else:
         assert await end_of_epoch(slow, epoch, clock=CLOCK) is None
-    assert late
+    assert late.met
     await writer.close()

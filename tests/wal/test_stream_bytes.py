@@ -10,17 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.golden_slots import EMPTY, TAIL
 from tidelog.core.setsum import Setsum
 from tidelog.errors import (
     CorruptionError,
     NameTaken,
 )
-from tidelog.wal.format.epoch import Epoch
-from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.json import parse, render
 from tidelog.wal.format.link import ControlFragment, Tail
 from tidelog.wal.format.manifest import (
-    Manifest,
     decode_manifest,
     encode_manifest,
     problems_of_manifest,
@@ -49,7 +47,7 @@ from tidelog.wal.format.streams import (
     refusal,
     streams_in,
 )
-from tidelog.wal.slot_protocol.chain import extend, step, tail_of
+from tidelog.wal.slot_protocol.chain import extend, step
 from tidelog.wal.slot_protocol.checkpoint import check_continues
 
 IDS = st.binary(min_size=1, max_size=6)
@@ -72,10 +70,7 @@ def test_controls_come_back(controls: list[tuple[int, Control]]) -> None:
 
 @given(infos=st.lists(st.builds(StreamInfo, id=IDS, meta=IDS, position=st.integers(0, 2**63))))
 def test_tables_come_back(infos: list[StreamInfo]) -> None:
-    """A table of streams survives storage in order.
-
-    A table with a repeated stream raises CorruptionError.
-    """
+    """A table of streams survives storage in order; a repeated stream raises."""
     fields = parse(render({"streams": encode_streams(infos)}), where="x")
     unique = {info.id: info for info in infos}
 
@@ -135,10 +130,7 @@ def test_what_is_no_control_record_is_refused(body: bytes) -> None:
 
 
 def test_only_so_many_are_open_at_once() -> None:
-    """The number of open streams is limited, because the manifest lists them all.
-
-    A close makes room.
-    """
+    """The manifest lists all open streams, so their number is limited; a close makes room."""
     table = {b"%d" % n: StreamInfo(id=b"%d" % n, position=n) for n in range(STREAMS_MAX)}
 
     error = refusal(table, Control(op=OPEN, stream=b"one more"))
@@ -148,10 +140,6 @@ def test_only_so_many_are_open_at_once() -> None:
     assert refusal(table, Control(op=CLOSE, stream=b"7")) is None
     del table[b"7"]
     assert refusal(table, Control(op=OPEN, stream=b"one more")) is None
-
-
-GENESIS = Epoch(number=0, id="0" * 16, first_slot=1, opener="maker")
-EMPTY = Manifest(writer="w", chain=Chain(epochs=(GENESIS,)))
 
 
 def records_at(tail: Tail, streams: list[bytes | None], bodies: list[bytes]) -> pa.Table:
@@ -164,11 +152,8 @@ def records_at(tail: Tail, streams: list[bytes | None], bodies: list[bytes]) -> 
 
 
 def test_the_control_stream_is_told_from_none_by_setsums() -> None:
-    """A setsum distinguishes the control stream from no stream.
-
-    Otherwise an appended body could become a control record.
-    """
-    tail = tail_of(EMPTY)
+    """A setsum distinguishes a control record from an appended body without a stream."""
+    tail = TAIL
     sums = {
         setsum_of_slot_records(records_at(tail, [stream], [body]))
         for stream, body in ((None, b"ab"), (b"", b"ab"), (b"a", b"b"), (b"ab", b""))
@@ -180,7 +165,7 @@ def test_the_control_stream_is_told_from_none_by_setsums() -> None:
 
 def test_links_are_held_against_their_records() -> None:
     """A link with other streams, control records or another time than its records is detected."""
-    tail = tail_of(EMPTY)
+    tail = TAIL
     opening = encode_control(Control(op=OPEN, stream=b"a"))
     records = records_at(tail, [b"", b"a", None], [opening, b"x", b"y"])
     link, data = encode_data(records, tail, writer="w")
@@ -210,7 +195,7 @@ def test_links_are_held_against_their_records() -> None:
 
 def test_controls_that_do_not_fit_break_the_chain() -> None:
     """A walk refuses control records that do not match the open streams."""
-    tail = tail_of(EMPTY)
+    tail = TAIL
     for control in (Control(op=CLOSE, stream=b"a"), Control(op=META, stream=b"a")):
         records = records_at(tail, [b""], [encode_control(control)])
         link, data = encode_data(records, tail, writer="w")
@@ -219,11 +204,8 @@ def test_controls_that_do_not_fit_break_the_chain() -> None:
 
 
 def test_a_manifest_continues_what_was_open() -> None:
-    """A new manifest continues the open streams.
-
-    A roll-up keeps those at the start, and changes those at the end only by new records.
-    """
-    tail = tail_of(EMPTY)
+    """A roll-up keeps the streams at the start and changes those at the end by records."""
+    tail = TAIL
     opening = encode_control(Control(op=OPEN, stream=b"a"))
     link, data = encode_data(records_at(tail, [b""], [opening]), tail, writer="w")
     after, fragment = step(tail, link, len(data))

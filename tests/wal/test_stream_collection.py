@@ -8,36 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.clocks import SwiftClock
+from kit.named_logs import opened
+from kit.protocols import ALL
+from kit.stores import deaths
 from tidelog.errors import LocationError, ManifestMoved
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing import Fault, Faulty, Recorded
+from tidelog.testing import Fault, FaultyStore, RecordedStore
 from tidelog.testing.faulty import Request
-from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.gc_plan import GARBAGE, decode_garbage, encode_garbage
 from tidelog.wal.format.manifest import MANIFEST
-from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.streams import StreamInfo, Streams
-from tidelog.wal.gc.plan import Keep, apply_garbage
-from tidelog.wal.opening import create_log, open_log
+from tidelog.wal.gc.plan import apply_garbage
 from tidelog.wal.read.head import load_head
 from tidelog.wal.slot_log import SlotLog
-from tidelog.wal.slot_protocol.shape import Shape
 
-SHAPE = Shape(alpha=4, rollup_slots=5, rollover=Rollover(fragments=3, snapshots=2))
-ALL = Keep(share_max=1)
 Table = dict[bytes, tuple[bytes, int]]
-
-
-async def opened(store: Store, name: str = "w", *, is_new: bool = False) -> SlotLog:
-    open_it = create_log if is_new else open_log
-    batching = Batching(interval_us=0)
-    log = await open_it(
-        store, name="x", clock=SwiftClock(), writer=name, shape=SHAPE, batching=batching
-    )
-    assert isinstance(log, SlotLog)
-    return log
 
 
 def plain(streams: Streams | list[StreamInfo]) -> Table:
@@ -81,10 +67,7 @@ async def perform(log: SlotLog, ops: list[tuple[str, bytes]], model: Table) -> l
 async def test_what_is_open_where_a_log_begins_is_kept(
     ops: list[tuple[str, bytes]], cuts: list[int]
 ) -> None:
-    """The open streams at the start survive any number of collections.
-
-    A later writer knows them.
-    """
+    """A later writer knows the streams at the start, after any number of collections."""
     store = MemoryStore()
     log = await opened(store, is_new=True)
     model: Table = {}
@@ -125,7 +108,7 @@ async def with_streams() -> MemoryStore:
 
 async def test_only_fragments_with_control_records_are_read() -> None:
     """A collection reads only the links of fragments with control records."""
-    store = Recorded(await with_streams())
+    store = RecordedStore(await with_streams())
     log = await opened(store, "gc")
     await log.collect(keep=ALL, grace_us=0)
     read = [one.key for one in store.records if one.op == "get" and "epoch/" in one.key]
@@ -136,37 +119,21 @@ async def test_only_fragments_with_control_records_are_read() -> None:
 
 
 @pytest.mark.parametrize("happened", [True, False], ids=["landed", "lost"])
-async def test_who_takes_a_plan_over_keeps_the_same_streams(happened: bool) -> None:
-    """A collector that continues another's plan keeps the same streams. The plan holds them."""
-    whole = await with_streams()
-    await (await opened(whole, "whole")).collect(keep=ALL, grace_us=0)
+async def test_a_collector_that_continues_a_plan_keeps_the_same_streams(happened: bool) -> None:
+    """The plan holds the streams, so a collector that dies anywhere loses none of them."""
     requests = 0
-    for dies_at in range(60):
-        inner = await with_streams()
-        count = 0
 
-        def toss(request: Request, *, last: int = dies_at) -> Fault:
-            nonlocal count
-            count += request.changes
-            is_dead = count > last or (count == last and request.changes)
-            landed = happened and count == last and request.changes
-            return Fault(happened=landed, told=False) if is_dead else Fault()
+    async def collect(store: Store) -> None:
+        await (await opened(store, "dies")).collect(keep=ALL, grace_us=0)
 
-        log = await opened(inner, "dies")
-        log.store = Faulty(inner, toss=toss)
-        try:
-            await log.collect(keep=ALL, grace_us=0)
-            requests = dies_at
-        except LocationError:
-            pass
-        heir = await opened(inner, "heir")
+    async for store in deaths(await with_streams(), collect, happened=happened):
+        requests += 1
+        heir = await opened(store, "heir")
         await heir.collect(keep=ALL, grace_us=0)
-        assert await at_start(inner) == await at_start(whole) == {b"a": (b"kept", 1)}
+        assert await at_start(store) == {b"a": (b"kept", 1)}
         assert plain(await heir.streams()) == {b"a": (b"kept", 1)}
         assert (await heir.scrub()).problems == []
-        if requests:
-            break
-    assert requests >= 3
+    assert requests > 9
 
 
 async def test_a_plan_without_streams_is_not_carried_out() -> None:
@@ -177,7 +144,7 @@ async def test_a_plan_without_streams_is_not_carried_out() -> None:
         return Fault(happened=not (request.changes and request.key == MANIFEST))
 
     log = await opened(store, "dies")
-    log.store = Faulty(store, toss=toss)
+    log.store = FaultyStore(store, toss=toss)
     with pytest.raises(LocationError):
         await log.collect(keep=ALL, grace_us=0)
     manifest = (await load_head(store)).manifest

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.clocks import SwiftClock
+from kit.named_logs import opened
 from kit.protocols import CLOCK, SLOTS, opener_on, rows_of, slot_reader
-from kit.stores import Interposed
+from kit.stores import InterposedStore
 from tidelog.errors import (
     Fenced,
     NameTaken,
@@ -26,13 +27,12 @@ from tidelog.errors import (
 from tidelog.store.conditional import Resend
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.store.wrappers.metered import Metered
-from tidelog.testing import Fault, Faulty
+from tidelog.store.wrappers.metered import MeteringStore
+from tidelog.testing import Fault, FaultyStore
 from tidelog.testing.faulty import Request
 from tidelog.wal.append.batching import Batching
+from tidelog.wal.format.fragment_sets import Bloom
 from tidelog.wal.format.manifest import decode_manifest, encode_manifest
-from tidelog.wal.format.manifest_update import Rollover
-from tidelog.wal.format.stream_set import Bloom
 from tidelog.wal.format.streams import (
     CLOSE,
     META,
@@ -43,25 +43,11 @@ from tidelog.wal.format.streams import (
     decode_control,
 )
 from tidelog.wal.log import Log
-from tidelog.wal.opening import create_log, open_log
+from tidelog.wal.opening import create_log
 from tidelog.wal.read.head import load_head
-from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.shape import Shape
 
 T = TypeVar("T")
-SHAPE = Shape(alpha=4, rollup_slots=5, rollover=Rollover(fragments=3, snapshots=2))
-
-
-async def opened(
-    store: Store, name: str = "w", *, is_new: bool = False, shape: Shape = SHAPE
-) -> SlotLog:
-    open_it = create_log if is_new else open_log
-    batching = Batching(interval_us=0)
-    log = await open_it(
-        store, name="x", clock=SwiftClock(), writer=name, shape=shape, batching=batching
-    )
-    assert isinstance(log, SlotLog)
-    return log
 
 
 async def read(log: Log, **options: Any) -> list[dict[str, Any]]:
@@ -69,10 +55,7 @@ async def read(log: Log, **options: Any) -> list[dict[str, Any]]:
 
 
 async def test_records_are_in_their_streams() -> None:
-    """A stream can be read alone.
-
-    Control records have positions, and a scan returns them only on request.
-    """
+    """A stream is read alone; control records have positions and are returned on request."""
     log = await opened(MemoryStore(), is_new=True)
     assert await log.open_stream(b"a", b"of a") == 1
     assert await log.append([b"1", b"2"], stream=b"a") == 2
@@ -173,11 +156,8 @@ async def test_what_does_not_fit_is_refused_without_a_put() -> None:
     await log.close()
 
 
-async def test_of_those_who_open_a_stream_at_once_one_does() -> None:
-    """One of several concurrent opens of a stream succeeds.
-
-    An append may follow an open without waiting for it.
-    """
+async def test_one_of_several_concurrent_opens_of_a_stream_succeeds() -> None:
+    """One of several concurrent opens succeeds; an append may follow without a wait."""
     log = await opened(MemoryStore(), is_new=True)
     answers = await asyncio.gather(
         *(log.open_stream(b"a", b"%d" % number) for number in range(5)),
@@ -238,10 +218,7 @@ async def apply(log: Log, op: str, stream: bytes | None, value: bytes) -> int:
 @settings(max_examples=25, deadline=None)
 @given(rounds=st.lists(st.lists(OPS, min_size=1, max_size=6), max_size=8))
 async def test_streams_are_what_a_dict_says(rounds: list[list[tuple[str, Any, bytes]]]) -> None:
-    """Streams behave like a dict.
-
-    Each round runs concurrently, through roll-ups, reopened logs and takeovers.
-    """
+    """Streams behave like a dict, through roll-ups, reopened logs and takeovers."""
     store, model = MemoryStore(), Model()
     log = await opened(store, is_new=True)
     lives, has_turn = 1, False
@@ -302,10 +279,7 @@ async def check(store: Store, log: Log, model: Model) -> None:
 @pytest.mark.parametrize("happened", [True, False], ids=["landed", "lost"])
 @pytest.mark.parametrize("slot", [1, 2, 3])
 async def test_what_is_sent_again_is_opened_once(happened: bool, slot: int) -> None:
-    """A stream operation that is sent again happens once.
-
-    The writer fences itself, keeps what landed, and sends the rest again.
-    """
+    """A stream operation without an answer happens once: the writer keeps what landed."""
     inner = MemoryStore()
     silent: set[str] = set()
 
@@ -317,7 +291,7 @@ async def test_what_is_sent_again_is_opened_once(happened: bool, slot: int) -> N
         return Fault()
 
     log = await opened(inner, is_new=True)
-    log._writer.store = Faulty(inner, toss=toss)
+    log._writer.store = FaultyStore(inner, toss=toss)
     log._writer.resend = Resend(attempts=1)
     log._writer.batching = log._writer._queue.batching = Batching(batch_bytes=1, interval_us=0)
     answers = await asyncio.gather(
@@ -354,7 +328,7 @@ async def test_what_was_void_was_never_opened() -> None:
     assert [info.id for info in await two.streams()] == [b"a", b"b"]
 
 
-class Held(SwiftClock):
+class HeldClock(SwiftClock):
     """A clock whose threads wait for ``gate``. It sets ``at_gate`` when one waits."""
 
     def __init__(self) -> None:
@@ -371,11 +345,7 @@ class Held(SwiftClock):
 
 @pytest.mark.parametrize("what", ["append", "meta", "close"])
 async def test_a_refused_open_takes_with_it_what_was_encoded_upon_it(what: str) -> None:
-    """A refused open of a stream also fails the appends encoded after it that need the stream.
-
-    The store refuses the put that opens the stream while the next batch is being encoded. Other
-    appends in that batch succeed.
-    """
+    """A refused open of a stream fails only the appends encoded after it that need it."""
     refuse, met = asyncio.Event(), asyncio.Event()
 
     async def before(op: str, key: str) -> None:
@@ -384,8 +354,9 @@ async def test_a_refused_open_takes_with_it_what_was_encoded_upon_it(what: str) 
             await refuse.wait()
             raise StoreRefused("denied", key=key)
 
-    log = await opened(Interposed(MemoryStore(), before=before), is_new=True)
-    log._writer.clock = clock = Held()
+    log = await opened(InterposedStore(MemoryStore(), before=before), is_new=True)
+    log._writer.clock = clock = HeldClock()
+    log._writer.inline_bytes = 0
     await log.append([b"first"])
     opening = asyncio.create_task(log.open_stream(b"s"))
     await met.wait()
@@ -410,10 +381,7 @@ async def test_a_refused_open_takes_with_it_what_was_encoded_upon_it(what: str) 
 
 
 async def test_one_stream_is_read_without_the_rest() -> None:
-    """A read of a stream fetches no fragment without it.
-
-    Few streams are listed, and many are in a filter.
-    """
+    """A read of a stream fetches no fragment without it, whether listed or filtered."""
     inner = MemoryStore()
     log = await opened(inner, is_new=True)
     await asyncio.gather(*(log.open_stream(b"many-%d" % n) for n in range(40)))
@@ -427,7 +395,7 @@ async def test_one_stream_is_read_without_the_rest() -> None:
     fragments = await log.fragments()
     assert any(isinstance(one.streams, Bloom) for one in fragments)
 
-    store = Metered(inner, clock=CLOCK)
+    store = MeteringStore(inner, clock=CLOCK)
     again = await opened(store, "r")
     before = store.usage()
     await again.fragments()
@@ -443,10 +411,7 @@ async def test_one_stream_is_read_without_the_rest() -> None:
 
 
 async def test_to_open_a_log_with_streams_takes_no_more_requests() -> None:
-    """An opening of a log with streams costs no extra requests.
-
-    The manifest and the links of the walk hold the streams.
-    """
+    """The manifest and the walked links hold the streams, so an opening costs no more."""
     costs: list[int] = []
     for streams in (0, 30):
         inner = MemoryStore()
@@ -458,7 +423,7 @@ async def test_to_open_a_log_with_streams_takes_no_more_requests() -> None:
                 await log.open_stream(b"%d" % number)
             else:
                 await log.append([b"%d" % number])
-        store = Metered(inner, clock=CLOCK)
+        store = MeteringStore(inner, clock=CLOCK)
         again = await opened(store, "next", shape=lazy)
         assert len(await again.streams()) == streams
         before = store.usage()
@@ -471,7 +436,7 @@ async def test_to_open_a_log_with_streams_takes_no_more_requests() -> None:
 
 async def test_logs_of_the_manifest_protocol_have_no_streams() -> None:
     """Logs in wal3's form refuse streams before any write. wal3's bytes have no place for them."""
-    store = Metered(MemoryStore(), clock=CLOCK)
+    store = MeteringStore(MemoryStore(), clock=CLOCK)
     log = await create_log(store, name="x", clock=CLOCK, writer="w", protocol="manifest")
     before = store.usage()
     calls: list[Callable[[], Awaitable[object]]] = [
@@ -495,10 +460,7 @@ async def test_logs_of_the_manifest_protocol_have_no_streams() -> None:
 
 
 async def test_logs_from_before_there_were_streams_are_read() -> None:
-    """Logs from before streams are readable and accept streams.
-
-    Their manifests have neither times nor streams.
-    """
+    """Logs whose manifests have neither times nor streams are readable and accept streams."""
     store = MemoryStore()
     log = await opened(store, is_new=True)
     for number in range(4):

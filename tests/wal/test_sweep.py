@@ -5,24 +5,18 @@ from __future__ import annotations
 import pytest
 
 from kit.goldens import golden
-from kit.protocols import CLOCK, WAL3, contents
+from kit.protocols import CLOCK, WAL3, collector_on, contents, cursors_on
 from kit.stores import keys_in
 from kit.wal3_logs import append, log_of
 from tidelog.errors import CorruptionError, NoSuchLog
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.format.gc_plan import GARBAGE, Garbage, encode_garbage
 from tidelog.wal.format.manifest import MANIFEST, decode_manifest
-from tidelog.wal.gc.collector import Collector
-from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.orphans import sweep
-from tidelog.wal.gc.plan import Keep
 
 
 async def test_what_chromas_collector_leaks_is_found() -> None:
-    """A sweep finds the objects that Chroma's collector leaks.
-
-    It died after the manifest, and its next run discarded the plan.
-    """
+    """A sweep finds the objects of a Chroma collector that died after the manifest."""
     store = await golden("c2_gc_phase2")
     await store.put(GARBAGE, encode_garbage(Garbage()))
     before = await contents(WAL3, store)
@@ -36,17 +30,12 @@ async def test_what_chromas_collector_leaks_is_found() -> None:
 
 
 async def test_what_may_still_become_part_of_the_log_stays() -> None:
-    """A sweep keeps objects that may join the log, and foreign ones.
-
-    Examples are orphans at the end and snapshots of a running rollover.
-    """
+    """A sweep keeps foreign objects and those of a running append or rollover."""
     store = await log_of([2] * 14)
-    cursors = Cursors(store=store, clock=CLOCK, writer="me")
-    await cursors.create("x", 9)
+    await cursors_on(store).create("x", 9)
     ahead = MemoryStore(objects=dict(store.objects))
     await append(ahead, [2] * 12)
-    keep = Keep(share_max=1)
-    await Collector(store=store, clock=CLOCK, writer="gc", keep=keep).collect()
+    await collector_on(store).collect()
     coming = {key: found.data for key, found in ahead.objects.items() if "SNAPSHOT" in key}
     for key, data in coming.items():
         await store.put(key, data)
@@ -72,10 +61,7 @@ async def test_what_may_still_become_part_of_the_log_stays() -> None:
 
 
 async def test_a_log_that_was_never_collected_loses_nothing() -> None:
-    """A sweep of a log that was never collected deletes nothing.
-
-    Its manifest proves nothing dead.
-    """
+    """A sweep of a log that was never collected deletes nothing, because nothing is proven."""
     store = await log_of([2] * 14)
     before = await keys_in(store)
     assert (await sweep(store, clock=CLOCK)).deleted == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kit.clocks import SwiftClock
-from kit.stores import Interposed
+from kit.stores import InterposedStore
 from tidelog.errors import LocationError, Outcome
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.slot_protocol.fencing import Fencer, make_log
@@ -15,10 +15,7 @@ ALPHA = 8
 
 @pytest.mark.parametrize("lost", [0, 8, 52, 129])
 async def test_lost_answers_do_not_multiply_fences(lost: int) -> None:
-    """Lost answers do not multiply the fences.
-
-    The opener would otherwise take each round for a busy writer's, and double the next one.
-    """
+    """An opener takes no round of its own for a busy writer's, so fences do not multiply."""
     inner = MemoryStore()
     left = lost
 
@@ -32,7 +29,7 @@ async def test_lost_answers_do_not_multiply_fences(lost: int) -> None:
     await make_log(inner, clock=clock, writer="maker")
     await Fencer(store=inner, clock=clock, writer="one").open(lanes=1, alpha=ALPHA)
     before = len(inner.objects)
-    store = Interposed(inner, after=after)
+    store = InterposedStore(inner, after=after)
 
     ended = await Fencer(store=store, clock=clock, writer="two").open(lanes=1, alpha=ALPHA)
 

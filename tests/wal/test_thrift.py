@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.parquet_bytes import LIST, STRUCT, thrift, varint
-from tidelog.wal.format.thrift import BINARY, I32, I64, Shape, read_struct
+from tidelog.wal.format.parquet_meta import BINARY, I32, I64, Shape, read_struct
 
 SHAPE: Shape = {1: I32, 2: I64, 3: BINARY, 4: {1: I32, 9: BINARY}, 5: ({1: I32},)}
 I32S = st.integers(-(2**31), 2**31 - 1)

@@ -99,10 +99,7 @@ def test_no_manifest_grows_beyond_its_thresholds_or_loses_anything(
 def test_fewer_snapshots_may_make_a_deeper_one_at_any_time(
     before: int, after: int, change: int
 ) -> None:
-    """A rollover never joins snapshots that do not follow each other.
-
-    The thresholds may shrink at any time.
-    """
+    """A rollover with smaller thresholds joins only snapshots that follow each other."""
     manifest = Manifest(writer="w")
     for number in range(120):
         rollover = Rollover(fragments=2, snapshots=before if number < change else after)
@@ -115,19 +112,13 @@ def test_fewer_snapshots_may_make_a_deeper_one_at_any_time(
 
 @pytest.mark.parametrize("short", [{"fragments": 1}, {"snapshots": 1}, {"fragments": 0}])
 def test_thresholds_that_could_not_keep_up_are_refused(short: dict[str, int]) -> None:
-    """Thresholds that are too small raise UsageError.
-
-    One rollover for each append must always suffice.
-    """
+    """Thresholds with which one rollover per append does not suffice raise UsageError."""
     with pytest.raises(UsageError, match="must be at least 2"):
         Rollover(**short)
 
 
 def test_only_the_next_fragment_joins() -> None:
-    """Only the next fragment can join a manifest.
-
-    Another number or a gap raises CorruptionError.
-    """
+    """A fragment with another number, or after a gap, raises CorruptionError."""
     manifest = add_fragment(
         Manifest(writer="w"), fragment_after(Manifest(writer="w"), 3), writer="w"
     )

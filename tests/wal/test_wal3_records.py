@@ -68,10 +68,7 @@ async def log_of(records: pa.Table) -> MemoryStore:
 @pytest.mark.parametrize("position", [1, LAST - 1, LAST, 2**63, 2**64 - 3])
 @pytest.mark.parametrize("time_us", [0, LAST, 2**64 - 1])
 def test_fragments_are_read_to_the_last_position(position: int, time_us: int) -> None:
-    """Fragments are read up to wal3's last position, which is unsigned.
-
-    Their positions are checked.
-    """
+    """Fragments are read up to wal3's last position, which is unsigned."""
     records = records_at(position, time_us)
     data = encode_fragment(records, write_id="w")
     found, fragment = decode_fragment(data, path="x"), fragment_of(records, data)
@@ -83,10 +80,7 @@ def test_fragments_are_read_to_the_last_position(position: int, time_us: int) ->
 
 
 def test_a_changed_limit_makes_nothing_of_its_size() -> None:
-    """A check compares counts before it builds positions.
-
-    An array for this limit would take a terabyte.
-    """
+    """A check compares counts first: an array for this limit would take a terabyte."""
     records = records_at(1, 7)
     data = encode_fragment(records, write_id="w")
     for start, limit in ((1, 2**40), (2**64 - 1, 1), (0, 2**64 - 1)):
@@ -97,10 +91,7 @@ def test_a_changed_limit_makes_nothing_of_its_size() -> None:
 
 @pytest.mark.parametrize(("position", "time_us"), [(2**63, 7), (LAST, 7), (1, 2**63)])
 async def test_what_a_log_cannot_show_is_refused_by_name(position: int, time_us: int) -> None:
-    """Records past the signed range raise UsageError with their value.
-
-    wal3's reader returns them.
-    """
+    """Records past the signed range, which wal3 returns, raise UsageError with their value."""
     store = await log_of(records_at(position, time_us))
     log = await open_log(store, name="x", clock=CLOCK, writer="w")
 
@@ -121,10 +112,7 @@ def test_the_last_records_that_can_be_shown_are_shown() -> None:
 
 
 async def test_an_append_that_could_not_be_shown_is_refused() -> None:
-    """An append past the signed range is refused before it is sent.
-
-    It would be acknowledged and unreadable.
-    """
+    """An append past the signed range is refused before it is sent."""
     store = await log_of(records_at(LAST - 1, 7))
     before = dict(store.objects)
     async with await open_log(store, name="x", clock=CLOCK, writer="w") as log:

@@ -24,8 +24,8 @@ from tidelog.errors import (
 )
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object, Store
-from tidelog.store.wrappers.metered import Metered
-from tidelog.testing import Fault, Faulty, Request
+from tidelog.store.wrappers.metered import MeteringStore
+from tidelog.testing import Fault, FaultyStore, Request
 from tidelog.wal.format.fragment import fragment_path
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.format.wal3_records import encode_fragment, place_records
@@ -44,7 +44,7 @@ async def contents(store: Store) -> dict[int, bytes]:
 
 async def test_an_idle_log_takes_two_puts() -> None:
     """An append to an idle log costs two puts and no read: a fragment and the manifest."""
-    store = Metered(MemoryStore(), clock=CLOCK)
+    store = MeteringStore(MemoryStore(), clock=CLOCK)
     async with await opened(store) as writer:
         before = store.usage()
         await writer.append([b"one"])
@@ -53,10 +53,7 @@ async def test_an_idle_log_takes_two_puts() -> None:
 
 
 async def test_several_writers_lose_nothing() -> None:
-    """Concurrent writers lose no record.
-
-    They compete for numbers, and each completes fragments of others.
-    """
+    """Concurrent writers compete for numbers, complete fragments of others, lose no record."""
     store = MemoryStore()
     wanted: dict[int, bytes] = {}
     writers = [await opened(store, name=f"w{n}") for n in range(3)]
@@ -74,35 +71,15 @@ async def test_several_writers_lose_nothing() -> None:
     assert len(wanted) == 45
 
 
-async def test_what_a_crash_left_half_done_is_brought_in() -> None:
-    """A writer includes a fragment that no manifest names yet.
-
-    Its writer died before it could update the manifest, and the fragment is durable.
-    """
-    store = MemoryStore()
-    async with await opened(store) as writer:
-        await writer.append([b"one"])
-    for number, start in ((2, 2), (3, 4)):
-        bodies = pa.array([b"x", b"y"], pa.binary())
-        records = place_records(bodies, start=start, timestamp_us=7)
-        await store.put(fragment_path(number), encode_fragment(records, write_id="other"))
-    async with await opened(store) as writer:
-        assert await writer.append([b"two"]) == 6
-    assert list((await contents(store)).values()) == [b"one", b"x", b"y", b"x", b"y", b"two"]
-
-
 async def test_a_fragment_that_does_not_continue_the_log_is_left_alone() -> None:
-    """A fragment that does not continue the log raises CorruptionError and changes nothing.
-
-    wal3 itself would include it and break the log.
-    """
+    """A fragment that does not continue the log raises; wal3 would include it."""
     store = MemoryStore()
     async with await opened(store) as writer:
         await writer.append([b"one"])
     before = (await store.get(MANIFEST)).data
     records = place_records(pa.array([b"x"], pa.binary()), start=9, timestamp_us=7)
     await store.put(fragment_path(2), encode_fragment(records, write_id="other"))
-    with pytest.raises(CorruptionError, match="move the fragment away"):
+    with pytest.raises(CorruptionError, match="move that fragment out of the log's folder"):
         await opened(store)
     assert (await store.get(MANIFEST)).data == before
 
@@ -146,7 +123,7 @@ async def test_chromas_logs_are_appended_to(name: str) -> None:
     assert await contents(store) == before | dict.fromkeys(firsts, b"new")
 
 
-class Meets(MemoryStore):
+class FailingStore(MemoryStore):
     """A store whose puts of the manifest, and whose reads, fail with the given errors."""
 
     def __init__(self) -> None:
@@ -172,11 +149,8 @@ def busy() -> ContentionError:
 
 
 async def test_a_conflict_over_the_manifest_is_no_answer() -> None:
-    """A conflict over the manifest is retried.
-
-    The fragment is stored, so NOT_APPLIED would make the caller append twice.
-    """
-    store = Meets()
+    """A conflict over the manifest is retried: NOT_APPLIED would store the append twice."""
+    store = FailingStore()
     writer = await opened(store)
     await writer.append([b"one"])
 
@@ -202,11 +176,8 @@ async def test_a_conflict_over_the_manifest_is_no_answer() -> None:
 async def test_what_is_stored_and_not_named_is_unknown(
     puts: list[TidelogError], gets: list[TidelogError]
 ) -> None:
-    """An append whose fragment is stored but not named reports UNKNOWN.
-
-    The next writer includes the fragment.
-    """
-    store = Meets()
+    """An append whose fragment is stored but not named is UNKNOWN; the next writer names it."""
+    store = FailingStore()
     writer = await opened(store)
     await writer.append([b"one"])
 
@@ -221,10 +192,7 @@ async def test_what_is_stored_and_not_named_is_unknown(
 
 
 async def test_what_was_never_sent_is_not_applied() -> None:
-    """An append that was never sent reports NOT_APPLIED.
-
-    This holds even if opening the log failed with UNKNOWN.
-    """
+    """An append that was never sent is NOT_APPLIED, even if the opening was UNKNOWN."""
     inner = MemoryStore()
     await (await opened(inner)).close()
     records = place_records(pa.array([b"x"], pa.binary()), start=1, timestamp_us=7)
@@ -234,7 +202,7 @@ async def test_what_was_never_sent_is_not_applied() -> None:
         is_manifest = request.op == "put" and request.key == MANIFEST
         return Fault(happened=not is_manifest, told=not is_manifest)
 
-    writer = wal3_writer(Faulty(inner, toss=toss))
+    writer = wal3_writer(FaultyStore(inner, toss=toss))
     with pytest.raises(LocationError) as failed:
         await writer.append([b"two"])
     await writer.close()

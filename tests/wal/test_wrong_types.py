@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from kit.clocks import SwiftClock
 from kit.stores import keys_in
+from tidelog.core.clock import Clock
 from tidelog.errors import TidelogError, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.append.batching import Batching
@@ -21,15 +22,29 @@ from tidelog.wal.read.limits import Limits
 from tidelog.wal.slot_protocol.shape import Shape
 
 WRONG: list[Any] = [3.0, True, "3", -3]
+Calls = list[Callable[[], Awaitable[object]]]
 
 
-async def filled(logs: Logs, protocol: str) -> Log:
-    """Return a log of four records."""
-    log = await logs.create("a", protocol=protocol)
-    for body in (b"1", b"2", b"3", b"4"):
-        await log.append([body])
-    await log.close()
-    return await logs.open("a")
+def from_start(logs: Logs, log: Log, wrong: Any) -> Calls:
+    """Return calls with a start, each with a wrong one."""
+    return [
+        lambda: logs.copy("a", "b", start=wrong),
+        lambda: logs.fork("a", "f", start=wrong),
+        lambda: log.create_pin("p", start=wrong),
+        lambda: anext(log.scan(wrong)),
+        lambda: anext(aiter(log.follow(wrong))),
+        lambda: log.fragments(wrong),
+        lambda: log.scrub(wrong),
+    ]
+
+
+async def filled(protocol: str = "slot", clock: Clock | None = None) -> tuple[Logs, Log]:
+    """Return a store's logs, and its log ``a`` of four records."""
+    logs = Logs(store=MemoryStore(), clock=clock or SwiftClock(), writer="w")
+    async with await logs.create("a", protocol=protocol) as log:
+        for body in (b"1", b"2", b"3", b"4"):
+            await log.append([body])
+    return logs, await logs.open("a")
 
 
 async def bodies(log: Log) -> list[bytes]:
@@ -39,22 +54,17 @@ async def bodies(log: Log) -> list[bytes]:
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 @pytest.mark.parametrize("wrong", WRONG)
 async def test_a_position_is_an_int(protocol: str, wrong: Any) -> None:
-    """A position must be an int.
-
-    A cursor at 3.0 would stop every collection until its file is deleted.
-    """
-    logs = Logs(store=MemoryStore(), clock=SwiftClock(), writer="w")
-    log = await filled(logs, protocol)
+    """A position must be an int: a cursor at 3.0 would stop every collection."""
+    logs, log = await filled(protocol)
     before = await keys_in(logs.store)
 
-    for call in (
+    calls: Calls = [
+        *from_start(logs, log, wrong),
         lambda: log.create_cursor("c", wrong),
-        lambda: logs.copy("a", "b", start=wrong),
-        lambda: logs.fork("a", "f", start=wrong),
         lambda: logs.rebuild("a", start=wrong),
         lambda: logs.drop("a", grace_us=wrong),
-        lambda: log.create_pin("p", start=wrong),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(UsageError):
             await call()
     assert await keys_in(logs.store) == before
@@ -70,23 +80,18 @@ async def test_a_position_is_an_int(protocol: str, wrong: Any) -> None:
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 @pytest.mark.parametrize("wrong", WRONG)
 async def test_what_is_read_by_a_wrong_position_is_refused(protocol: str, wrong: Any) -> None:
-    """A read by a wrong position raises UsageError.
+    """A read by a wrong position raises: -1 does not count from the end, "3" is not 3."""
+    logs, log = await filled(protocol)
 
-    A limit of -1 does not count from the end, and "3" is not 3.
-    """
-    log = await filled(Logs(store=MemoryStore(), clock=SwiftClock(), writer="w"), protocol)
-
-    for call in (
-        lambda: anext(log.scan(wrong)),
+    calls: Calls = [
+        *from_start(logs, log, wrong)[2:],
         lambda: anext(log.scan(limit=wrong)),
-        lambda: anext(aiter(log.follow(wrong))),
-        lambda: log.fragments(wrong),
         lambda: log.fragments(limit=wrong),
-        lambda: log.scrub(wrong),
         lambda: log.scrub(limit=wrong),
         lambda: log.create_pin("p", limit=wrong),
         lambda: log.collect(grace_us=wrong),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(UsageError, match=r"whole number|is not a position"):
             await call()
 
@@ -105,14 +110,10 @@ async def test_what_is_read_by_a_wrong_position_is_refused(protocol: str, wrong:
 async def test_a_collection_is_refused_before_anything_is_erased(
     protocol: str, wrong: Any, told: str
 ) -> None:
-    """A wrong argument of a collection is refused before anything is deleted.
-
-    A later error would leave a shorter log unnoticed.
-    """
-    store = MemoryStore()
-    log = await filled(Logs(store=store, clock=SwiftClock(), writer="w"), protocol)
+    """A later error of a collection would leave a shorter log unnoticed."""
+    logs, log = await filled(protocol)
     await log.create_cursor("c", 4)
-    before = {key: (await store.get(key)).data for key in await keys_in(store)}
+    before = {key: (await logs.store.get(key)).data for key in await keys_in(logs.store)}
     settings: dict[str, Any] = {"grace_us": 0, "keep": Keep(share_max=1), **wrong}
 
     with pytest.raises(UsageError, match=told):
@@ -120,14 +121,14 @@ async def test_a_collection_is_refused_before_anything_is_erased(
     if "keep" not in wrong:
         with pytest.raises(UsageError, match=told):
             await log.sweep(**wrong)
-    assert {key: (await store.get(key)).data for key in await keys_in(store)} == before
+    after = {key: (await logs.store.get(key)).data for key in await keys_in(logs.store)}
+    assert after == before
 
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
-async def test_what_is_none_of_our_types_is_told_by_the_name_of_ours(protocol: str) -> None:
+async def test_a_wrong_type_raises_an_error_with_the_expected_one(protocol: str) -> None:
     """A value of a wrong type raises UsageError with the name of the expected type."""
-    logs = Logs(store=MemoryStore(), clock=SwiftClock(), writer="w")
-    log = await filled(logs, protocol)
+    logs, log = await filled(protocol)
     wrong: Any = 5
 
     for call, told in (
@@ -146,8 +147,7 @@ async def test_what_is_none_of_our_types_is_told_by_the_name_of_ours(protocol: s
 @pytest.mark.parametrize("wrong", [None, b"x", 5])
 async def test_a_name_is_text(wrong: Any) -> None:
     """A name of a log, cursor or pin must be text."""
-    logs = Logs(store=MemoryStore(), clock=SwiftClock(), writer="w")
-    log = await filled(logs, "slot")
+    logs, log = await filled()
 
     for call in (
         lambda: logs.open(wrong),
@@ -173,7 +173,7 @@ async def test_a_name_is_text(wrong: Any) -> None:
         lambda wrong: Batching(batch_bytes=wrong),
         lambda wrong: Pace(per_second=wrong),
         lambda wrong: Limits(records=wrong),
-        lambda wrong: Limits(until_us=wrong),
+        lambda wrong: Limits(to_time_us=wrong),
         lambda wrong: Shape(rollup_slots=wrong),
         lambda wrong: Rollover(fragments=wrong),
     ],
@@ -182,13 +182,36 @@ async def test_a_name_is_text(wrong: Any) -> None:
 def test_a_setting_of_a_wrong_type_is_refused_where_it_is_made(
     make: Callable[[Any], object], wrong: Any
 ) -> None:
-    """A setting of a wrong type is refused when it is built.
-
-    The message shows the value as given. Otherwise the first append or deletion would fail.
-    """
+    """The message shows the wrong value; the first append or deletion would fail otherwise."""
     with pytest.raises(UsageError) as told:
         make(wrong)
     assert repr(wrong) in str(told.value)
+
+
+OUT_OF_RANGE: list[tuple[type, dict[str, Any]]] = [
+    *((Shape, {"alpha": n}) for n in (0, 257)),
+    *((Shape, {"lanes": n}) for n in (0, 5_000)),
+    (Shape, {"rollup_slots": 0}),
+    *((Keep, {"share_max": n}) for n in (0, 1.1)),
+    (Keep, {"records": -1}),
+    *((Limits, {"records": n}) for n in (0, 1.5)),
+    *((Limits, {"bytes": n}) for n in (-1, True)),
+    (Limits, {"fragments": 0}),
+    *((Limits, {"to_time_us": n}) for n in (-1, 2**63)),
+    *((Pace, {"per_second": n}) for n in (0, -1, float("nan"), float("inf"), 1e-9)),
+    *((Batching, {"patience_us": n}) for n in (0, -1, 1, 999_999, 2e6, 10**400)),
+    *((Batching, {"puts_per_second": n}) for n in (0, -1, 5e-324, 1e-4, 1e7, 10**400)),
+    *((Batching, {"puts_per_second": n}) for n in (float("inf"), float("nan"))),
+]
+
+
+@pytest.mark.parametrize(("make", "wrong"), OUT_OF_RANGE, ids=lambda one: str(one)[:40])
+def test_a_setting_out_of_its_range_is_refused_where_it_is_made(
+    make: type, wrong: dict[str, Any]
+) -> None:
+    """A setting outside its range, such as a pace of 0, raises UsageError when it is built."""
+    with pytest.raises(UsageError):
+        make(**wrong)
 
 
 @pytest.mark.parametrize("wrong", [10**5_000, -(10**5_000)], ids=["long", "long, below 0"])
@@ -201,7 +224,7 @@ def test_a_setting_of_a_wrong_type_is_refused_where_it_is_made(
         lambda wrong: Batching(batch_bytes=wrong),
         lambda wrong: Pace(per_second=wrong),
         lambda wrong: Limits(records=-abs(wrong)),
-        lambda wrong: Limits(until_us=wrong),
+        lambda wrong: Limits(to_time_us=wrong),
         lambda wrong: Shape(alpha=wrong),
         lambda wrong: Shape(rollup_slots=wrong),
     ],
@@ -209,10 +232,7 @@ def test_a_setting_of_a_wrong_type_is_refused_where_it_is_made(
 def test_a_setting_of_thousands_of_digits_is_refused_in_a_short_sentence(
     make: Callable[[Any], object], wrong: Any
 ) -> None:
-    """A setting of thousands of digits is refused in a short message.
-
-    Python formats no number of more than 4,300 digits.
-    """
+    """Python formats no number of more than 4,300 digits, so the message is short."""
     with pytest.raises(UsageError) as told:
         make(wrong)
     assert len(str(told.value)) < 400
@@ -226,16 +246,14 @@ def test_a_setting_of_thousands_of_digits_is_refused_in_a_short_sentence(
 )
 async def test_what_is_refused_is_quoted_shortly(protocol: str, wrong: Any) -> None:
     """A message quotes a long value shortly."""
-    logs = Logs(store=MemoryStore(), clock=SwiftClock(), writer="w")
-    log = await filled(logs, protocol)
+    logs, log = await filled(protocol)
     held = await log.create_cursor("c", 2)
 
-    for call in (
+    calls: Calls = [
         lambda: logs.open(wrong),
         lambda: logs.create("b", protocol=wrong),
         lambda: logs.copy("a", "b", protocol=wrong),
-        lambda: logs.copy("a", "b", start=wrong),
-        lambda: logs.fork("a", "f", start=wrong),
+        *from_start(logs, log, wrong),
         lambda: logs.rebuild("a", start=wrong),
         lambda: logs.drop("a", grace_us=wrong),
         lambda: log.create_cursor(wrong, 1),
@@ -244,16 +262,13 @@ async def test_what_is_refused_is_quoted_shortly(protocol: str, wrong: Any) -> N
         lambda: log.load_cursor(wrong),
         lambda: log.drop_pin(wrong),
         lambda: log.create_pin(wrong),
-        lambda: log.create_pin("p", start=wrong),
         lambda: log.position_at(wrong),
         lambda: log.seal(successor=wrong),
-        lambda: log.fragments(wrong),
         lambda: log.scrub(limit=wrong),
-        lambda: anext(log.scan(wrong)),
         lambda: anext(log.scan(limit=wrong)),
-        lambda: anext(aiter(log.follow(wrong))),
         lambda: log.append([b"x"], timestamp_us=wrong),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(UsageError) as told:
             await call()
         assert len(str(told.value)) < 500
@@ -261,24 +276,10 @@ async def test_what_is_refused_is_quoted_shortly(protocol: str, wrong: Any) -> N
 
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 async def test_no_start_is_no_position(protocol: str) -> None:
-    """A start of None raises UsageError.
-
-    0 means the oldest record, but None may be the result of a failed lookup.
-    """
-    logs = Logs(store=MemoryStore(), clock=SwiftClock(), writer="w")
-    log = await filled(logs, protocol)
+    """A start of None, as a failed lookup returns it, raises; 0 means the oldest record."""
+    logs, log = await filled(protocol)
     before = await keys_in(logs.store)
-    wrong: Any = None
-
-    for call in (
-        lambda: anext(log.scan(wrong)),
-        lambda: anext(aiter(log.follow(wrong))),
-        lambda: log.fragments(wrong),
-        lambda: log.scrub(wrong),
-        lambda: log.create_pin("p", start=wrong),
-        lambda: logs.copy("a", "b", start=wrong),
-        lambda: logs.fork("a", "f", start=wrong),
-    ):
+    for call in from_start(logs, log, None):
         with pytest.raises(UsageError, match="a position must be a whole number"):
             await call()
     assert await keys_in(logs.store) == before
@@ -287,7 +288,7 @@ async def test_no_start_is_no_position(protocol: str) -> None:
 @pytest.mark.parametrize("given", [{b"x", b"y"}, frozenset([b"x", b"y"])], ids=["set", "frozen"])
 async def test_a_set_of_records_is_refused(given: Any) -> None:
     """A set of records is refused, because its order differs in each process."""
-    log = await filled(Logs(store=MemoryStore(), clock=SwiftClock(), writer="w"), "slot")
+    _, log = await filled()
 
     with pytest.raises(UsageError, match="not a set"):
         await log.append(given)
@@ -296,12 +297,8 @@ async def test_a_set_of_records_is_refused(given: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [None, 5, b"next", "n" * 100_000])
 async def test_a_successor_is_a_short_text(wrong: Any) -> None:
-    """A successor must be a short text.
-
-    A fence that cannot be read would end the log for every process.
-    """
-    logs = Logs(store=MemoryStore(), clock=SwiftClock(), writer="w")
-    log = await filled(logs, "slot")
+    """A successor that cannot be read would end the log for every process."""
+    _, log = await filled()
 
     with pytest.raises(UsageError, match="successor"):
         await log.seal(successor=wrong)
@@ -321,16 +318,15 @@ def test_a_shape_is_made_of_ints(shape: dict[str, Any]) -> None:
 async def test_a_clock_that_is_set_wrongly_spoils_no_log(protocol: str, now_us: int) -> None:
     """A wrong clock loses no records. Its time decides nothing, even if it cannot be stored."""
 
-    class Wrong(SwiftClock):
+    class FixedClock(SwiftClock):
         def now_us(self) -> int:
             return now_us
 
-    store = MemoryStore()
-    log = await filled(Logs(store=store, clock=Wrong(), writer="w"), protocol)
+    logs, log = await filled(protocol, FixedClock())
     assert await bodies(log) == [b"1", b"2", b"3", b"4"]
     await log.create_cursor("c", 2)
 
-    later = await Logs(store=store, clock=SwiftClock(), writer="later").open("a")
+    later = await Logs(store=logs.store, clock=SwiftClock(), writer="later").open("a")
     assert await later.append([b"5"]) == 5
     assert (await later.scrub()).problems == []
     with pytest.raises(TidelogError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.blocking.portal import Blocking, Closing, documented_as
+from tidelog.blocking.portal import BlockingTwin, ClosingTwin, documented_as
 from tidelog.keyed import log as awaited_log
 from tidelog.keyed import logs as awaited_logs
 from tidelog.keyed import port as awaited_port
@@ -17,19 +17,28 @@ if TYPE_CHECKING:
     import builtins
     from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
+    from typing import Any
 
+    import duckdb
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from tidelog.keyed.maintenance.scrub import KeyedScrubReport
-    from tidelog.keyed.query import Keys
     from tidelog.keyed.read.by_spark import SparkView
-    from tidelog.keyed.values import CheckpointInfo, Count, KeyedInfo, Retention, Sealing, Segment
+    from tidelog.keyed.values import (
+        CheckpointInfo,
+        Count,
+        KeyedInfo,
+        Keys,
+        Retention,
+        Sealing,
+        Segment,
+    )
     from tidelog.wal.append.batching import Batching
 
 
 @documented_as(awaited_logs.KeyedLogs)
-class KeyedLogs(Blocking[awaited_logs.KeyedLogs]):
+class KeyedLogs(BlockingTwin[awaited_logs.KeyedLogs]):
     """The keyed logs of a location."""
 
     def create(
@@ -78,7 +87,7 @@ class KeyedLogs(Blocking[awaited_logs.KeyedLogs]):
 
 
 @documented_as(awaited_port.KeyedScan)
-class KeyedScan(Closing[awaited_port.KeyedScan]):
+class KeyedScan(ClosingTwin[awaited_port.KeyedScan]):
     """Records, read on demand by one thread. Leaving the loop by ``break`` ends the scan."""
 
     @property
@@ -94,9 +103,23 @@ class KeyedScan(Closing[awaited_port.KeyedScan]):
     def to_arrow(self) -> pa.Table:
         return self._portal.run(self._inner.to_arrow())
 
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        return self._portal.iterate(self._inner.to_batches())
+
+    def to_pandas(self) -> Any:
+        return self._portal.run(self._inner.to_pandas())
+
+    def to_polars(self) -> Any:
+        return self._portal.run(self._inner.to_polars())
+
+    def to_duckdb(
+        self, connection: duckdb.DuckDBPyConnection | None = None
+    ) -> duckdb.DuckDBPyRelation:
+        return self._portal.run(self._inner.to_duckdb(connection))
+
 
 @documented_as(awaited_reader.KeyedReader)
-class KeyedReader(Closing[awaited_reader.KeyedReader]):
+class KeyedReader(ClosingTwin[awaited_reader.KeyedReader]):
     """A keyed log that is read; close it, or use it in ``with``."""
 
     def __repr__(self) -> str:
@@ -236,8 +259,8 @@ class KeyedLog(KeyedReader):
     def seal(self) -> Segment | None:
         return self._portal.run(self._inner.seal())
 
-    def compact(self, *, everything: bool = False, spark: SparkSession | None = None) -> int:
-        return self._portal.run(self._inner.compact(everything=everything, spark=spark))
+    def compact(self, *, full: bool = False, spark: SparkSession | None = None) -> int:
+        return self._portal.run(self._inner.compact(full=full, spark=spark))
 
     def retire(self, retention: Retention | None = None) -> int:
         return self._portal.run(self._inner.retire(retention))

@@ -5,23 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog import location as awaited_location
-from tidelog.blocking.portal import Connection, documented_as
+from tidelog.blocking.portal import documented_as
+from tidelog.blocking.transacting import TransactingConnection
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.blocking.collections import Collection, Collections
+    from tidelog.blocking.collections import (
+        Collection,
+        Collections,
+        Table,
+        Tables,
+        TableTransaction,
+    )
     from tidelog.blocking.keyed import KeyedLogs
     from tidelog.blocking.logs import Log, Logs
     from tidelog.blocking.shards import Shard, Shards
     from tidelog.blocking.sources import Sources
+    from tidelog.collection.formats.times import When
+    from tidelog.collection.reading import SqlResult
     from tidelog.location.consensus_migration import MoveReport
     from tidelog.wal.append.batching import Batching
     from tidelog.wal.slot_protocol.shape import Shape
 
 
 @documented_as(awaited_location.Location)
-class Location(Connection[awaited_location.Location]):
+class Location(TransactingConnection[awaited_location.Location]):
     """A connection to a location; close it, or use it in ``with``."""
 
     def __repr__(self) -> str:
@@ -56,6 +65,12 @@ class Location(Connection[awaited_location.Location]):
         return Collections(self._portal, self._inner.collections)
 
     @property
+    def tables(self) -> Tables:
+        from tidelog.blocking.collections import Tables
+
+        return Tables(self._portal, self._inner.tables)
+
+    @property
     def sources(self) -> Sources:
         from tidelog.blocking.sources import Sources
 
@@ -81,6 +96,28 @@ class Location(Connection[awaited_location.Location]):
         from tidelog.blocking.collections import Collection
 
         return Collection(self._portal, self._portal.run(self._inner.collection(name)))
+
+    def table(self, name: str) -> Table:
+        from tidelog.blocking.collections import Table
+
+        return Table(self._portal, self._portal.run(self._inner.table(name)))
+
+    def transaction(self, *, at: int | None = None) -> TableTransaction:
+        from tidelog.blocking.collections import TableTransaction
+
+        return TableTransaction(self._portal, self._inner.transaction(at=at))
+
+    def sql(
+        self,
+        query: str,
+        *,
+        as_of: When | None = None,
+        wait: bool = False,
+        timeout_us: int | None = None,
+    ) -> SqlResult:
+        return self._portal.run(
+            self._inner.sql(query, as_of=as_of, wait=wait, timeout_us=timeout_us)
+        )
 
     def move_consensus(self, to: str) -> MoveReport:
         return self._portal.run(self._inner.move_consensus(to))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.blocking.portal import Blocking, Closing, documented_as
+from tidelog.blocking.portal import BlockingTwin, ClosingTwin, documented_as
 from tidelog.wal import log as awaited_log
 from tidelog.wal import logs as awaited_logs
 from tidelog.wal.gc.collector import GRACE_US
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @documented_as(awaited_logs.Logs)
-class Logs(Blocking[awaited_logs.Logs]):
+class Logs(BlockingTwin[awaited_logs.Logs]):
     """The logs of a location."""
 
     def open(
@@ -90,7 +90,7 @@ class Logs(Blocking[awaited_logs.Logs]):
 
 
 @documented_as(awaited_log.Log)
-class Log(Closing[awaited_log.Log]):
+class Log(ClosingTwin[awaited_log.Log]):
     """A log; close it, or use it in ``with``. Several threads may use one log at once."""
 
     def __repr__(self) -> str:
@@ -192,6 +192,9 @@ class Log(Closing[awaited_log.Log]):
     def describe(self) -> LogInfo:
         return self._portal.run(self._inner.describe())
 
+    def close(self) -> None:
+        self._portal.run(self._inner.close())
+
     def bounds(self) -> Bounds:
         return self._portal.run(self._inner.bounds())
 
@@ -245,6 +248,3 @@ class Log(Closing[awaited_log.Log]):
 
     def sweep(self, *, grace_us: int = GRACE_US, pace: Pace = AT_ONCE) -> OrphanReport:
         return self._portal.run(self._inner.sweep(grace_us=grace_us, pace=pace))
-
-    def close(self) -> None:
-        self._portal.run(self._inner.close())

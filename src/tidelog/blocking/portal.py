@@ -18,10 +18,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from types import FunctionType, TracebackType
-from typing import Any, Final, Generic, NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
 from tidelog.core.arguments import check_kind
 from tidelog.errors import HandleError, Outcome, TidelogError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -166,7 +169,7 @@ _register = getattr(threading, "_register_atexit", atexit.register)
 _register(_close_at_exit)
 
 
-class Blocking(Generic[A]):
+class BlockingTwin(Generic[A]):
     """A blocking twin: its methods run those of the awaited ``inner`` by a portal."""
 
     def __init__(self, portal: Portal, inner: A) -> None:
@@ -174,7 +177,7 @@ class Blocking(Generic[A]):
         self._inner = inner
 
 
-class Closable(Protocol):
+class AsyncHandle(Protocol):
     """A handle that ends with its ``async with`` block."""
 
     async def __aexit__(
@@ -186,10 +189,10 @@ class Closable(Protocol):
     ) -> None: ...
 
 
-C = TypeVar("C", bound=Closable)
+C = TypeVar("C", bound=AsyncHandle)
 
 
-class Closing(Blocking[C]):
+class ClosingTwin(BlockingTwin[C]):
     """A blocking twin that ends with its ``with`` block."""
 
     def __enter__(self) -> Self:
@@ -204,7 +207,7 @@ class Closing(Blocking[C]):
         self._portal.run(self._inner.__aexit__(kind, error, trace))
 
 
-class Connection(Blocking[A]):
+class Connection(BlockingTwin[A]):
     """A blocking twin that owns its portal; close it, or use it in ``with``."""
 
     def close(self) -> None:
@@ -223,7 +226,28 @@ class Connection(Blocking[A]):
         self.close()
 
 
-def unwrapped(twin: Blocking[A], kind: type[Blocking[A]]) -> A:
+class AwaitedRows(Protocol):
+    """Rows that are read on demand."""
+
+    async def to_arrow(self) -> pa.Table: ...
+
+
+R = TypeVar("R", bound=AwaitedRows)
+
+
+class RowsTwin(BlockingTwin[R]):
+    """A blocking twin of rows, which other libraries read by the Arrow C stream interface."""
+
+    def __len__(self) -> int:
+        return self._portal.run(self._inner.to_arrow()).num_rows
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        table = self._portal.run(self._inner.to_arrow())
+        stream: object = table.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
+        return stream
+
+
+def unwrapped(twin: BlockingTwin[A], kind: type[BlockingTwin[A]]) -> A:
     """Return the awaited object of a blocking argument.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.blocking.portal import Blocking, Closing, documented_as, unwrapped
+from tidelog.blocking.portal import BlockingTwin, ClosingTwin, documented_as, unwrapped
 from tidelog.persist import shards as awaited_shards
 from tidelog.persist.handle import appender as awaited_appender
 from tidelog.persist.handle import leasing as awaited_leasing
@@ -18,7 +18,9 @@ from tidelog.persist.transactions import transactions as awaited_transactions
 if TYPE_CHECKING:
     import builtins
     from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
 
+    import duckdb
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
@@ -28,13 +30,14 @@ if TYPE_CHECKING:
     from tidelog.persist.maintenance.compactor import CompactionReport
     from tidelog.persist.maintenance.sweeper import ShardSweepReport
     from tidelog.persist.read.reader import Split
-    from tidelog.persist.states.evolution import Evolved
+    from tidelog.persist.states.evolution import EvolveResult
     from tidelog.persist.states.state import Token
-    from tidelog.persist.states.transition import Appended
+    from tidelog.persist.states.transition import AppendResult
+    from tidelog.persist.transactions.transition import TableParts
 
 
 @documented_as(awaited_shards.Shards)
-class Shards(Blocking[awaited_shards.Shards]):
+class Shards(BlockingTwin[awaited_shards.Shards]):
     """The shards of a location."""
 
     def open(
@@ -63,7 +66,7 @@ class Shards(Blocking[awaited_shards.Shards]):
 
 
 @documented_as(awaited_shard.Shard)
-class Shard(Blocking[awaited_shard.Shard]):
+class Shard(BlockingTwin[awaited_shard.Shard]):
     """A shard."""
 
     def __repr__(self) -> str:
@@ -87,7 +90,7 @@ class Shard(Blocking[awaited_shard.Shard]):
         token: Token | None = None,
         named: bool = False,
         holds: Mapping[str, Frontier] | None = None,
-    ) -> Appended:
+    ) -> AppendResult:
         return self._portal.run(
             self._inner.compare_and_append(
                 updates, expected_upper, upper, token=token, named=named, holds=holds
@@ -103,7 +106,7 @@ class Shard(Blocking[awaited_shard.Shard]):
         token: Token | None = None,
         named: bool = False,
         holds: Mapping[str, Frontier] | None = None,
-    ) -> Appended:
+    ) -> AppendResult:
         return self._portal.run(
             self._inner.try_compare_and_append(
                 updates, expected_upper, upper, token=token, named=named, holds=holds
@@ -112,7 +115,7 @@ class Shard(Blocking[awaited_shard.Shard]):
 
     def append(
         self, updates: pa.Table, lower: Frontier | int, upper: Frontier | int | None
-    ) -> Appended:
+    ) -> AppendResult:
         return self._portal.run(self._inner.append(updates, lower, upper))
 
     def appender(self, name: str, *, heartbeat_us: int = 0) -> Appender:
@@ -184,7 +187,7 @@ class Shard(Blocking[awaited_shard.Shard]):
     def end_leases(self) -> int:
         return self._portal.run(self._inner.end_leases())
 
-    def evolve_schema(self, schema: pa.Schema, *, expected: int | None = None) -> Evolved:
+    def evolve_schema(self, schema: pa.Schema, *, expected: int | None = None) -> EvolveResult:
         return self._portal.run(self._inner.evolve_schema(schema, expected=expected))
 
     def schemas(self) -> list[pa.Schema]:
@@ -204,7 +207,7 @@ class Shard(Blocking[awaited_shard.Shard]):
 
 
 @documented_as(awaited_snapshot.ShardSnapshot)
-class ShardSnapshot(Blocking[awaited_snapshot.ShardSnapshot]):
+class ShardSnapshot(BlockingTwin[awaited_snapshot.ShardSnapshot]):
     """A shard's contents at one time."""
 
     def splits(self, count: int) -> list[Split]:
@@ -216,12 +219,23 @@ class ShardSnapshot(Blocking[awaited_snapshot.ShardSnapshot]):
     def to_batches(self, *, memory_bytes: int = MEMORY_BYTES) -> Iterator[pa.RecordBatch]:
         return self._portal.iterate(self._inner.to_batches(memory_bytes=memory_bytes))
 
+    def to_pandas(self) -> Any:
+        return self._portal.run(self._inner.to_pandas())
+
+    def to_polars(self) -> Any:
+        return self._portal.run(self._inner.to_polars())
+
+    def to_duckdb(
+        self, connection: duckdb.DuckDBPyConnection | None = None
+    ) -> duckdb.DuckDBPyRelation:
+        return self._portal.run(self._inner.to_duckdb(connection))
+
     def to_spark(self, spark: SparkSession, *, hold: str | None = None) -> DataFrame:
         return self._portal.run(self._inner.to_spark(spark, hold=hold))
 
 
 @documented_as(awaited_appender.Appender)
-class Appender(Closing[awaited_appender.Appender]):
+class Appender(ClosingTwin[awaited_appender.Appender]):
     """A named writer."""
 
     @property
@@ -245,7 +259,7 @@ class Appender(Closing[awaited_appender.Appender]):
 
 
 @documented_as(awaited_leasing.LeasedReader)
-class LeasedReader(Closing[awaited_leasing.LeasedReader]):
+class LeasedReader(ClosingTwin[awaited_leasing.LeasedReader]):
     """A reader with a lease."""
 
     @property
@@ -300,7 +314,7 @@ class LeasedReader(Closing[awaited_leasing.LeasedReader]):
 
 
 @documented_as(awaited_transactions.Transactions)
-class Transactions(Blocking[awaited_transactions.Transactions]):
+class Transactions(BlockingTwin[awaited_transactions.Transactions]):
     """Transactions: writes to several shards at one time."""
 
     def __repr__(self) -> str:
@@ -328,7 +342,7 @@ class Transactions(Blocking[awaited_transactions.Transactions]):
         upper: Frontier | int,
         *,
         token: Token | None = None,
-    ) -> Appended:
+    ) -> AppendResult:
         return self._portal.run(
             self._inner.compare_and_append(updates, expected_upper, upper, token=token)
         )
@@ -340,10 +354,34 @@ class Transactions(Blocking[awaited_transactions.Transactions]):
         upper: Frontier | int,
         *,
         token: Token | None = None,
-    ) -> Appended:
+    ) -> AppendResult:
         return self._portal.run(
             self._inner.try_compare_and_append(updates, expected_upper, upper, token=token)
         )
+
+    def insert(
+        self,
+        rows: Mapping[str, pa.Table | pa.RecordBatch],
+        *,
+        at: int | None = None,
+        token: Token | None = None,
+    ) -> AppendResult:
+        return self._portal.run(self._inner.insert(rows, at=at, token=token))
+
+    def write_parts(self, name: str, rows: pa.Table | pa.RecordBatch) -> TableParts:
+        return self._portal.run(self._inner.write_parts(name, rows))
+
+    def commit_parts(
+        self,
+        parts: Mapping[str, Sequence[TableParts]],
+        *,
+        at: int | None = None,
+        token: Token | None = None,
+    ) -> AppendResult:
+        return self._portal.run(self._inner.commit_parts(parts, at=at, token=token))
+
+    def drop_writer(self, name: str) -> bool:
+        return self._portal.run(self._inner.drop_writer(name))
 
     def apply(self) -> int:
         return self._portal.run(self._inner.apply())
@@ -364,7 +402,7 @@ class Transactions(Blocking[awaited_transactions.Transactions]):
 
 
 @documented_as(awaited_begun.Transaction)
-class Transaction(Blocking[awaited_begun.Transaction]):
+class Transaction(BlockingTwin[awaited_begun.Transaction]):
     """One transaction."""
 
     def snapshot(self, name: str) -> ShardSnapshot:
@@ -373,5 +411,5 @@ class Transaction(Blocking[awaited_begun.Transaction]):
     def write(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
         self._inner.write(name, rows)
 
-    def commit(self) -> Appended:
-        return self._portal.run(self._inner.commit())
+    def commit(self, *, at: int | None = None) -> AppendResult:
+        return self._portal.run(self._inner.commit(at=at))

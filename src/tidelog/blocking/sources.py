@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.blocking.portal import Blocking, documented_as
+from tidelog.blocking.portal import BlockingTwin, documented_as
 from tidelog.collection import sources as awaited_sources
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @documented_as(awaited_sources.Sources)
-class Sources(Blocking[awaited_sources.Sources]):
+class Sources(BlockingTwin[awaited_sources.Sources]):
     """The sources of a location."""
 
     def create(self, spec: SourceSpec) -> SourceInfo:

@@ -1,4 +1,4 @@
-"""The command line: one module per verb. It parses, calls and prints, and decides nothing.
+"""The command line: one module or package per noun. It parses, calls and prints.
 
 A command imports its part of the engine when it runs, because ``tidelog --help`` must not wait for
 Arrow and DuckDB.

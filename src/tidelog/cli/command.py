@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
 from tidelog.cli.output import say
-from tidelog.errors import UsageError
+from tidelog.core.arguments import quoted
+from tidelog.errors import CorruptionError, UsageError
 
 if TYPE_CHECKING:
     from tidelog.location import Location
@@ -22,7 +24,22 @@ CollectionName = Annotated[
     str, typer.Argument(metavar="NAME", help="A collection, or NAME_errors for its bad rows.")
 ]
 LogName = Annotated[str, typer.Argument(metavar="NAME", help="A log.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 SourceName = Annotated[str, typer.Argument(metavar="NAME", help="A source.")]
+
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until the time is complete.")]
+Timeout = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="Wait until the time is complete, but at most this long, such as 30s or 5m. A plain "
+        "number counts seconds.",
+    ),
+]
+
+
+class Damaged(CorruptionError):
+    """Some logs or shards are damaged; the command has reported each."""
 
 
 def location_url(context: typer.Context, *, is_lasting: bool = True) -> str:
@@ -44,11 +61,13 @@ def location_url(context: typer.Context, *, is_lasting: bool = True) -> str:
     return url
 
 
-def on_location(context: typer.Context, work: Callable[[Location], Awaitable[T]]) -> T:
+def on_location(
+    context: typer.Context, work: Callable[[Location], Awaitable[T]], *, create: bool = False
+) -> T:
     """Open the location, await ``work`` on it, and return the result.
 
     Raises:
-        NoSuchLocation: the location does not exist. Nothing is created.
+        NoSuchLocation: the location does not exist, and ``create`` is False.
         Any error of ``work``.
     """
     from tidelog.location import open_location
@@ -56,12 +75,25 @@ def on_location(context: typer.Context, work: Callable[[Location], Awaitable[T]]
     url = location_url(context)
 
     async def whole() -> T:
-        return await work(await open_location(url))
+        return await work(await open_location(url, create=create))
 
     return asyncio.run(whole())
 
 
-def ask_first(question: Callable[[], str], *, deed: str, undone: str) -> None:
+def group(help: str, /, **verbs: Callable[..., None] | typer.Typer) -> typer.Typer:
+    """Return a group of verbs and of smaller groups, in the order of the help."""
+    app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=help)
+    for name, verb in verbs.items():
+        if isinstance(verb, typer.Typer):
+            app.add_typer(verb, name=name)
+        else:
+            app.command(name)(verb)
+    return app
+
+
+def ask_first(
+    question: Callable[[], str], *, deed: str, undone: str = "Nothing was dropped."
+) -> None:
     """Ask the user to confirm a deed that is final; exit if the answer is not yes.
 
     Raises:
@@ -79,3 +111,70 @@ def ask_first(question: Callable[[], str], *, deed: str, undone: str) -> None:
     if not is_meant:
         say(undone)
         raise typer.Exit(1)
+
+
+def timeout_us_of(text: str | None) -> int | None:
+    """Return the microseconds of ``--timeout``.
+
+    Raises:
+        UsageError: see `wait_us`.
+    """
+    return None if text is None else wait_us(text, "--timeout")
+
+
+def wait_us(text: str, option: str, *, least: str = "0s", most: str = "36500d") -> int:
+    """Return the microseconds of a wait, such as 90s or 10m; a plain number counts seconds.
+
+    Raises:
+        UsageError: the text is not a duration, or it is out of range.
+    """
+    from tidelog.collection.formats.times import parse_duration_ms
+
+    low, high = (1_000 * parse_duration_ms(bound, what=option) for bound in (least, most))
+    is_plain = _SECONDS.fullmatch(text.strip()) is not None
+    found = round(float(text) * 1e6) if is_plain else 1_000 * parse_duration_ms(text, what=option)
+    if not low <= found <= high:
+        raise UsageError(f"{option} must be from {least} to {most}, not {quoted(text)}")
+    return found
+
+
+_SECONDS: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
+
+
+def with_options(text: str, options: Iterable[str]) -> str:
+    """Replace parameters of the library by options of the command in an error's text.
+
+    The library writes a parameter as ``key=``, with a value as ``envelope='upsert'`` or
+    ``force=True``, and a setting of a source as ``settings['rate']``. A parameter for which the
+    command has no option stays.
+    """
+    known = {option[2:].replace("-", "_"): option for option in options if option[:2] == "--"}
+
+    def option_of(found: re.Match[str]) -> str:
+        option, value = known.get(found["name"]), found["value"]
+        if option is None:
+            return found[0]
+        if value in ("", "True"):
+            return option
+        return f"{option} {value[1:-1] if value[1:-1].isalnum() else value}"
+
+    for parameter, option in _OTHER_OPTIONS.items():
+        if option.partition(" ")[0] in options:
+            text = re.sub(parameter, option, text)
+    for parameter, option in _OPTIONS_ELSEWHERE.items():
+        text = text.replace(parameter, option)
+    return _PARAMETER.sub(option_of, text)
+
+
+_PARAMETER: Final = re.compile(
+    r"(?<![\w.'-])(?P<name>[a-z][a-z_]*)=(?P<value>'[^']*'|True\b|(?![\w'\"(\[]))"
+)
+_OTHER_OPTIONS: Final = {
+    r"settings\['shape'\]='([a-z-]+)'": r"--generator \1",
+    r"settings\['shape'\]": "--generator",
+    r"settings\['(\w+)'\]": r"--set \1",
+    r"Sealing\(age_us=\)": "--seal-age",
+    r"Retention\(age_us=\)": "--retain-age",
+}
+# Parameters of an error for which only another command has the option.
+_OPTIONS_ELSEWHERE: Final = {"Sealing(age_us=)": "--seal-age of 'tidelog keyed configure'"}

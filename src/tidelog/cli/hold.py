@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.cli.command import AsJson, ask_first, on_location
-from tidelog.cli.output import Column, is_json, print_json, print_table, say
+from tidelog.cli.command import AsJson, Yes, ask_first, group, on_location
+from tidelog.cli.output import Column, print_table, show
 from tidelog.errors import NoSuchCollection, UsageError
 
 if TYPE_CHECKING:
+    from tidelog.collection.collection import Collection
     from tidelog.core.frontier import Frontier
     from tidelog.location import Location
     from tidelog.persist.handle.shard import Shard
-    from tidelog.persist.states.hold import Hold
-    from tidelog.persist.states.state import State
+    from tidelog.persist.states.state import Hold, State
 
 Of = Annotated[str, typer.Argument(metavar="NAME", help="A collection or a shard.")]
 HoldName = Annotated[str, typer.Argument(metavar="HOLD", help="The name of the hold.")]
@@ -25,48 +27,35 @@ Token = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="A number of the hold's owner. A command with a greater number takes the hold over; "
-        "one with a smaller number fails.",
+        help="The number of the hold's owner; each new owner passes a greater one. A command with "
+        "a greater number takes the hold over; one with a smaller number fails.",
     ),
 ]
 IsShard = Annotated[
-    bool, typer.Option("--shard", help="NAME is a shard, if a collection has the same name.")
+    bool,
+    typer.Option("--shard", help="NAME is a shard. Needed only if a collection has the same name."),
 ]
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Holds: keep times of collections and shards readable.",
-)
+app = group("Holds: keep times of collections and shards readable.")
 
 
 @app.command("list")
 def list_holds(
     context: typer.Context, name: Of, *, shard: IsShard = False, as_json: AsJson = False
 ) -> None:
-    """List the holds of a collection or a shard; --json also has its earliest readable time."""
+    """List the holds of a collection or a shard; --json also has the earliest readable time."""
     held = on_location(context, lambda location: _held(location, name, shard))
-    rows = hold_rows([one.state for one in held.shards])
-    if is_json(as_json=as_json):
-        print_json({"name": name, "since": held.since, "holds": rows})
-        return
-    if not rows:
-        say(f"{name!r} has no holds.")
-        return
-
-    def text(row: dict[str, Any], field: str) -> str:
-        return "" if row[field] is None else str(row[field])
-
-    print_table(
-        rows,
-        [
-            Column("hold", lambda row: text(row, "hold")),
-            Column("kind", lambda row: text(row, "kind")),
-            Column("since", lambda row: held.text(row["since"])),
-            Column("token", lambda row: text(row, "token"), right=True),
-            Column("purpose", lambda row: text(row, "purpose")),
-        ],
+    rows = hold_rows(held.states)
+    columns: tuple[Column[HoldRow], ...] = (
+        Column("hold", lambda row: row.hold),
+        Column("kind", lambda row: row.kind),
+        Column("since", lambda row: held.text(row.since)),
+        Column("token", lambda row: "" if row.token is None else str(row.token), right=True),
+        Column("purpose", lambda row: row.purpose or ""),
     )
+    fields = {"name": name, "since": held.since, "holds": [asdict(row) for row in rows]}
+    text = partial(print_table, rows, columns) if rows else f"{name!r} has no holds."
+    show(fields, text, as_json=as_json)
 
 
 @app.command("create")
@@ -88,7 +77,7 @@ def create(
 ) -> None:
     """Keep a time and all later times readable, until the hold is moved or dropped.
 
-    The time of an existing hold does not change; a greater --token takes it over. Merges keep the
+    If the hold exists, its time stays, and a greater --token takes it over. Merges keep the
     history since the hold, so storage grows until the hold moves.
     """
 
@@ -97,10 +86,13 @@ def create(
 
         held = await _held(location, name, shard, owned=hold)
         since = None if at is None else held.time_of(at, "--at")
+        if since is not None:
+            _check_complete(held, since)
         return held, await place_hold(held.shards, hold, since, token=token)
 
-    held, at_time = on_location(context, work)
-    _told(held, hold, at_time, as_json=as_json)
+    held, since = on_location(context, work)
+    told = f"The hold {hold!r} of {name!r} is at {held.text_of(since)}"
+    _show(held, hold, since, told, as_json=as_json)
 
 
 @app.command("move")
@@ -108,22 +100,22 @@ def move(
     context: typer.Context,
     name: Of,
     hold: HoldName,
-    time: Annotated[
+    *,
+    at: Annotated[
         str,
-        typer.Argument(
+        typer.Option(
             metavar="TIME", help="The new time of the hold. Earlier times may become unreadable."
         ),
     ],
-    *,
     token: Token = None,
     shard: IsShard = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Move a hold to a later time. Times before all holds become unreadable for good."""
+    """Move a hold to a later time. Times that no hold keeps become unreadable for good."""
     if not yes:
         ask_first(
-            lambda: f"Give up the times of {name!r} before {time} that {hold!r} keeps, for good?",
+            lambda: f"Give up the times of {name!r} before {at} that {hold!r} keeps, for good?",
             deed="give up earlier times",
             undone="Nothing was given up.",
         )
@@ -132,19 +124,16 @@ def move(
         from tidelog.collection.hold_all import check_newest_stays, move_hold
 
         held = await _held(location, name, shard, owned=hold)
-        since = held.time_of(time, "TIME")
+        since = held.time_of(at, "--at")
         if held.is_collection:
-            check_newest_stays(held.shards, since)
+            check_newest_stays(held.states, since)
         else:
-            _check_complete(held.shards[0], since)
+            _check_complete(held, since)
         return held, await move_hold(held.shards, hold, since, token=token)
 
     held, since = on_location(context, work)
-    if is_json(as_json=as_json):
-        _print_hold(held, hold, since)
-    if as_json:
-        return
-    say(f"The earliest readable time of {name!r} is {held.text_of(since)}")
+    told = f"The earliest readable time of {name!r} is {held.text_of(since)}"
+    _show(held, hold, since, told, as_json=as_json)
 
 
 @app.command("drop")
@@ -157,7 +146,10 @@ def drop(
     shard: IsShard = False,
     as_json: AsJson = False,
 ) -> None:
-    """Drop a hold. The next ingest tick gives up the times that no other hold keeps."""
+    """Drop a hold. The next ingest tick gives up the times that no other hold keeps.
+
+    A shard without a source keeps those times until another of its holds moves.
+    """
 
     async def work(location: Location) -> Held:
         from tidelog.collection.hold_all import drop_hold, holds_of
@@ -168,13 +160,29 @@ def drop(
         return held
 
     held = on_location(context, work)
-    if is_json(as_json=as_json):
-        print_json({"name": name, "hold": hold, "dropped": True, "since": held.since})
-    if not as_json:
-        say(f"Dropped the hold {hold!r} of {name!r}")
+    fields = {"name": name, "hold": hold, "dropped": True, "since": held.since}
+    show(fields, f"Dropped the hold {hold!r} of {name!r}", as_json=as_json, is_said=True)
 
 
-def hold_rows(states: Sequence[State]) -> list[dict[str, Any]]:
+def _show(held: Held, hold: str, at: Frontier, told: str, *, as_json: bool) -> None:
+    time = None if at.is_empty else at.time
+    fields = {"name": held.name, "hold": hold, "since": time}
+    show(fields, told, as_json=as_json, is_said=True)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRow:
+    """A hold as the command shows it; the fields are those of its JSON."""
+
+    hold: str
+    kind: str
+    since: int | None
+    token: int | None
+    until_us: int | None
+    purpose: str | None
+
+
+def hold_rows(states: Sequence[State]) -> list[HoldRow]:
     """Return the holds of some shards, sorted by name.
 
     A hold of several shards is shown at its earliest time.
@@ -186,40 +194,55 @@ def hold_rows(states: Sequence[State]) -> list[dict[str, Any]]:
             if known is None or hold.frontier < known.frontier:
                 found[name] = hold
     return [
-        {"hold": n, "kind": h.kind.value, "since": h.since, "token": h.token or None}
-        | {"until_us": h.until_us, "purpose": h.purpose or None}
+        HoldRow(n, h.kind.value, h.since, h.token or None, h.until_us, h.purpose or None)
         for n, h in sorted(found.items())
     ]
 
 
-def _check_complete(shard: Shard, since: Frontier) -> None:
-    """Raise unless the shard is complete before a time, the new place of a hold.
+def _check_complete(held: Held, since: Frontier) -> None:
+    """Check that the time of a hold is not after the upper of its shards.
 
     Raises:
-        UsageError: it is not.
+        UsageError: the time is after an upper.
     """
-    upper = shard.state.upper_frontier
-    if not upper.is_empty and not since.is_empty and since.time > upper.time:
+    from tidelog.core.frontier import meet
+
+    upper = meet(state.upper_frontier for state in held.states)
+    if not since <= upper:
         raise UsageError(
-            f"the shard is complete only before {upper.time}: pass {upper.time} or an earlier time",
-            asked=since.time,
+            f"a hold of {held.name!r} can be at {held.text_of(upper)} at most, the upper: "
+            "pass that or an earlier time",
+            asked=held.text_of(since),
         )
 
 
 class Held:
     """The shards that a hold covers: those of a collection (times are dates), or one shard."""
 
-    def __init__(self, name: str, shards: Sequence[Shard], *, is_collection: bool) -> None:
+    def __init__(
+        self, name: str, shards: Sequence[Shard], collection: Collection | None = None
+    ) -> None:
         self.name = name
         self.shards = shards
-        self.is_collection = is_collection
+        self._collection = collection
+
+    @property
+    def is_collection(self) -> bool:
+        return self._collection is not None
+
+    @property
+    def states(self) -> Sequence[State]:
+        """Return the states of the shards, as they were last read."""
+        if self._collection is not None:
+            return self._collection.all_states
+        return [shard.state for shard in self.shards]
 
     @property
     def since(self) -> int | None:
         """Return the earliest time at which all shards are readable."""
         from tidelog.core.frontier import join
 
-        found = join([shard.state.since_frontier for shard in self.shards])
+        found = join([state.since_frontier for state in self.states])
         return None if found.is_empty else found.time
 
     def time_of(self, text: str, what: str) -> Frontier:
@@ -228,7 +251,7 @@ class Held:
         Raises:
             UsageError: the text is not a time.
         """
-        from tidelog.cli.shard.opened import time_of
+        from tidelog.cli.shard.arguments import time_of
         from tidelog.collection.formats.times import parse_time
         from tidelog.core.frontier import Frontier
 
@@ -240,10 +263,12 @@ class Held:
 
     def text(self, time: int | None) -> str:
         """Return the text of a time."""
-        from tidelog.cli.shard.opened import time_text
+        from tidelog.cli.shard.arguments import shard_time_text
         from tidelog.collection.formats.times import format_time
 
-        return time_text(time) if time is None or not self.is_collection else format_time(time)
+        return (
+            shard_time_text(time) if time is None or not self.is_collection else format_time(time)
+        )
 
     def text_of(self, frontier: Frontier) -> str:
         return self.text(None if frontier.is_empty else frontier.time)
@@ -270,20 +295,8 @@ async def _held(location: Location, name: str, is_shard: bool, *, owned: str = "
         else:
             check_not_own(owned)
             await collection.refresh()
-            return Held(name, collection.all_shards, is_collection=True)
+            return Held(name, collection.all_shards, collection)
     found = await location.shards.find(name)
-    if found.state.is_buried:
+    if found.state.is_dropped:
         raise UsageError(f"the shard {name!r} was dropped: there is nothing to hold")
-    return Held(name, [found], is_collection=False)
-
-
-def _told(held: Held, hold: str, at: Frontier, *, as_json: bool) -> None:
-    if is_json(as_json=as_json):
-        _print_hold(held, hold, at)
-    if not as_json:
-        say(f"The hold {hold!r} of {held.name!r} is at {held.text_of(at)}")
-
-
-def _print_hold(held: Held, hold: str, at: Frontier) -> None:
-    time = None if at.is_empty else at.time
-    print_json({"name": held.name, "hold": hold, "since": time})
+    return Held(name, [found])

@@ -24,6 +24,7 @@ import typer.main
 
 from tidelog import __version__
 from tidelog.cli import INTERRUPTED
+from tidelog.cli.command import with_options
 from tidelog.cli.output import OutputClosed, say
 from tidelog.consensus.port import ENVIRONMENT
 from tidelog.core.arguments import quoted
@@ -60,10 +61,17 @@ _MISUSES: Final = (
     NoSuchPin,
     NoSuchShard,
 )
+_DROP_COLLECTION: Final = (
+    "to drop its source as well: tidelog source drop NAME; to drop a table: tidelog table drop NAME"
+)
 _HINTS: Final = (
-    ("no such option: --location", "write it before the verb: tidelog --location URL VERB ..."),
+    (
+        "no such option: --location",
+        "write it before the command: tidelog --location URL COMMAND ...",
+    ),
+    ("tidelog hold move: unexpected argument", "pass the new time as --at TIME"),
     ("tidelog ingest: unexpected argument", "name one source: run ingest for each"),
-    ("collection: no such command 'drop'", "to drop its source as well: tidelog source drop NAME"),
+    ("collection: no such command 'drop'", _DROP_COLLECTION),
 )
 # Verbs of Delta, Iceberg, Kafka and databases, with the command that does the same here.
 _COLLECT: Final = "to delete replaced objects: tidelog collect"
@@ -71,16 +79,22 @@ _COMPACT: Final = "to merge small batches: tidelog compact"
 _RETAIN: Final = "to give up old times: tidelog collection retain NAME DURATION"
 _EARLIER: Final = "a collection keeps its earlier times: tidelog read NAME --as-of TIME"
 _UPSERT: Final = (
-    "to replace rows by their key: tidelog source create NAME --envelope upsert --key COLUMNS"
+    "to replace rows by their key: tidelog source create NAME --envelope upsert --key COLUMNS, or "
+    "in a table: tidelog table upsert NAME"
 )
 _APPEND: Final = "to append records to a log: tidelog log append NAME"
 _FOLLOW: Final = "to read new records as they arrive: tidelog log follow NAME"
-_QUERY: Final = "to read rows on a condition: tidelog read NAME --where SQL"
-_DROP: Final = "to remove a named thing for good, the verb is drop, such as tidelog log drop NAME"
+_TABLE: Final = "to list the tables: tidelog table list"
+_HISTORY: Final = "to list the commits of a table: tidelog history NAME"
+_QUERY: Final = "to query collections: tidelog sql 'SELECT ... FROM NAME'"
+_DROP: Final = (
+    "to remove a named thing for good, the command is drop, such as tidelog log drop NAME; to "
+    "delete rows: tidelog table delete NAME"
+)
 _LIST: Final = "to list the collections: tidelog collection list"
 _FOREIGN_VERBS: Final = {
     **dict.fromkeys(("delete", "destroy", "remove", "rm", "release", "finalize"), _DROP),
-    "downgrade": "to move a hold: tidelog hold move NAME HOLD TIME",
+    "downgrade": "to move a hold: tidelog hold move NAME HOLD --at TIME",
     "listen": "to read the updates after a time: tidelog shard changes NAME --since TIME",
     "vacuum": _COLLECT,
     "gc": _COLLECT,
@@ -89,9 +103,9 @@ _FOREIGN_VERBS: Final = {
     "optimize": _COMPACT,
     "rewrite_data_files": _COMPACT,
     "rewrite_manifests": _COMPACT,
-    "history": "to show the changes between two times: tidelog changes NAME --since TIME",
     "versions": "to show the readable times: tidelog collection describe NAME",
     "snapshots": "to show the readable times: tidelog collection describe NAME",
+    "commits": _HISTORY,
     "expire": _RETAIN,
     "expire_snapshots": _RETAIN,
     "restore": _EARLIER,
@@ -101,8 +115,7 @@ _FOREIGN_VERBS: Final = {
     "fsck": "to check all stored data: tidelog scrub",
     "query": _QUERY,
     "select": _QUERY,
-    "sql": _QUERY,
-    "tables": _LIST,
+    "tables": _TABLE,
     "ls": _LIST,
     "topic": "a topic of Kafka is a log here: tidelog log create NAME",
     "topics": "a topic of Kafka is a log here: tidelog log list",
@@ -116,6 +129,7 @@ _FOREIGN_VERBS: Final = {
     "groups": "to show the positions of consumers: tidelog log cursor list NAME",
 }
 _FOREIGN_OPTIONS: Final = {
+    "--after": "--grace",
     "--version": "--as-of",
     "--version-as-of": "--as-of",
     "--timestamp": "--as-of",
@@ -125,21 +139,29 @@ _FOREIGN_OPTIONS: Final = {
     "--from-beginning": "--from",
     "--max-messages": "--limit",
     "--select": "--columns",
+    "--since": "--from-time",
+    "--until": "--to-time",
+    "--keep-since": "--keep-from-time",
 }
 
 # The module of each verb and of each group of verbs, in the order of the help.
-_VERBS: Final = (
-    *("ingest", "read", "changes"),
-    *("compact", "collect", "inspect", "scrub"),
-    *("serve", "verify", "demo"),
-)
+_VERBS: Final = {
+    "ingest": "ingest",
+    **dict.fromkeys(("read", "changes"), "read"),
+    "history": "table",
+    "sql": "sql",
+    **dict.fromkeys(("compact", "collect", "inspect", "scrub"), "maintenance"),
+    "serve": "serve",
+    **dict.fromkeys(("verify", "demo"), "verify"),
+}
 _PLACES: Final = ("--location", "--consensus")  # Options with a value, before the verb.
 _GROUPS: Final = {
     "collection": "collection",
+    "table": "table",
     "source": "source",
-    "log": "log.group",
-    "keyed": "keyed.group",
-    "shard": "shard.group",
+    "log": "log",
+    "keyed": "keyed",
+    "shard": "shard",
     "hold": "hold",
     "consensus": "consensus",
 }
@@ -178,7 +200,8 @@ def options(
         typer.Option(
             envvar="TIDELOG_LOCATION",
             metavar="URL",
-            help="The location: a path, file:///data/lake, s3://bucket/prefix, gs://, az://.",
+            help="The place of all data: a path, file:///data/lake, s3://bucket/prefix, gs://, "
+            "az://.",
         ),
     ] = None,
     consensus: Annotated[
@@ -186,8 +209,9 @@ def options(
         typer.Option(
             envvar=ENVIRONMENT,
             metavar="KIND",
-            help="The resolver of concurrent commits, for a new location: store (the location "
-            "itself), sqlite:PATH, postgresql://USER@HOST/DATABASE.",
+            help="The place that resolves concurrent commits, chosen at the creation of a "
+            "location: store (the location itself), sqlite:PATH, postgresql://USER@HOST/DATABASE. "
+            "An existing location needs it only for a password, or after a move of the database.",
         ),
     ] = None,
     version: Annotated[  # noqa: ARG001  Typer runs the callback only for a declared parameter.
@@ -195,7 +219,7 @@ def options(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Durable logs and definite time-varying collections on object storage."""
+    """Durable logs, and collections of rows with their history, on object storage."""
     context.obj = location
     if consensus is not None:
         # All locations that this process opens read it, and so do child processes.
@@ -228,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _tell_misuse(error)
         return MISUSED
     except TidelogError as error:
-        _tell(error)
+        _tell(error, _options_of(given))
         if isinstance(error, ExpressionTooSlow):
             atexit.register(_leave_at_once, status_of(error))
         return status_of(error)
@@ -268,9 +292,9 @@ def make_app(only: str | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(options)
-    for verb in _VERBS:
+    for verb, module in _VERBS.items():
         if only in (None, verb):
-            app.command(verb)(getattr(import_module(f"tidelog.cli.{verb}"), verb))
+            app.command(verb)(getattr(import_module(f"tidelog.cli.{module}"), verb))
     for group, module in _GROUPS.items():
         if only in (None, group):
             app.add_typer(import_module(f"tidelog.cli.{module}").app, name=group)
@@ -313,8 +337,20 @@ def _run(arguments: list[str]) -> None:
         command.invoke(context)
 
 
-def _tell(error: TidelogError) -> None:
-    told = " ".join(str(error).split("\n"))
+def _options_of(arguments: Sequence[str]) -> list[str]:
+    """Return the options of the command that the arguments name."""
+    command = _made(_verb_of(arguments))
+    found = [*command.params]
+    for word in arguments:
+        if word in getattr(command, "commands", ()):
+            command = command.commands[word]
+            found += command.params
+    return [name for one in found for name in (*one.opts, *one.secondary_opts)]
+
+
+def _tell(error: TidelogError, options: Sequence[str]) -> None:
+    facts = str(error).removeprefix(error.sentence)
+    told = " ".join(f"{with_options(error.sentence, options)}{facts}".split("\n"))
     if isinstance(error, InvariantError):
         told = f"internal error of tidelog, please report it: {told}"
     say(f"tidelog: {told}")
@@ -368,11 +404,11 @@ def _suggestion(told: str, context: Any) -> str | None:
             return _question([ours])
     else:
         bare = {name: name for name in context.command.commands}
+        if word.lower() in _FOREIGN_VERBS:
+            return _FOREIGN_VERBS[word.lower()]
         homes = [path for path, verbs in _verbs_by_group() if word in verbs]
         if homes:
             return _question([f"{path} {word}" for path in homes])
-        if word.lower() in _FOREIGN_VERBS:
-            return _FOREIGN_VERBS[word.lower()]
     found = get_close_matches(word.lstrip("-"), bare, n=2, cutoff=_ALIKE)
     return _question([bare[name] for name in found]) if found else None
 

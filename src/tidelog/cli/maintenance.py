@@ -1,181 +1,442 @@
-"""Shared code of compact, collect, inspect and scrub: their names, repetition and end."""
+"""``tidelog compact``, ``collect``, ``inspect`` and ``scrub``: the maintenance of stored data."""
 
 from __future__ import annotations
 
-import asyncio
-import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.cli.keyed.opened import closing
-from tidelog.cli.output import say
-from tidelog.errors import (
-    CorruptionError,
-    LocationError,
-    NoSuchCollection,
-    NoSuchLog,
-    StoreRefused,
-    UsageError,
+from tidelog.cli.command import AsJson, on_location, wait_us
+from tidelog.cli.engine import Conf, Master, check_engine, parse_conf
+from tidelog.cli.keyed.describe import scrubbed_object, tell_scrubbed
+from tidelog.cli.output import (
+    Field,
+    bytes_text,
+    count_text,
+    dollars_text,
+    print_fields,
+    say,
+    show,
+    time_text,
+    write_text,
 )
+from tidelog.cli.rounds import (
+    Follow,
+    LogTarget,
+    ShardNames,
+    TargetNames,
+    Turn,
+    Wait,
+    again_and_again,
+    maintenance_targets,
+)
+from tidelog.cli.shard.describe import usage_fields
+from tidelog.errors import CorruptionError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from tidelog.collection.maintenance import ShardGroup
-    from tidelog.keyed.log import KeyedLog
+    from tidelog.collection.maintenance import (
+        GroupCollection,
+        GroupCompaction,
+        GroupScrub,
+        Maintenance,
+        ShardFacts,
+        ShardGroup,
+    )
+    from tidelog.keyed.maintenance.scrub import KeyedScrubReport
     from tidelog.location import Location
-
-ShardNames = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[NAME]...", help="Collections and shards. The default is all."),
-]
-TargetNames = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[NAME]...", help="Collections, shards and keyed logs. The default is all."
-    ),
-]
-Follow = Annotated[
-    bool,
-    typer.Option("--follow", help="Repeat until Ctrl-C or SIGTERM."),
-]
-Wait = Annotated[
-    float,
-    typer.Option(min=0.1, metavar="SECONDS", help="How long --follow waits between two runs."),
-]
+    from tidelog.persist.maintenance.merger import Merger
 
 
-class Damaged(CorruptionError):
-    """Some shards or logs are damaged; the command has reported each."""
+def compact(
+    context: typer.Context,
+    names: TargetNames = None,
+    *,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="Merge all batches of each shard into one, and erase the bad rows that retention "
+            "no longer keeps. By default, merge only groups of many batches of similar size.",
+        ),
+    ] = False,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|local|spark",
+            help="spark: run merges of 64 MiB or more in Spark's executors. local: run all merges "
+            "in this process. auto: spark with --master or --conf, else local.",
+        ),
+    ] = "auto",
+    master: Master = None,
+    conf: Conf = None,
+    follow: Follow = False,
+    interval: Wait = "60s",
+    as_json: AsJson = False,
+) -> None:
+    """Merge the batches of collections and shards, so that reads open fewer objects.
 
+    The contents at every readable time stay the same. A merge drops rows that were deleted before
+    the earliest readable time, and writes new objects. The first run of tidelog collect after an
+    hour deletes the old objects. In keyed logs, the command compacts new records into runs, and
+    drops the segments that the retention does not keep.
+    """
+    wait = wait_us(interval, "--interval", least="100ms")
+    settings = parse_conf(conf or [])
+    on_spark = check_engine(engine, master=master, conf=conf or []) == "spark"
 
-class WithName(Protocol):
-    """A target of maintenance, with the name that users know."""
+    async def work(location: Location) -> None:
+        async with _merger(location, on_spark, master, settings) as merger:
 
-    @property
-    def name(self) -> str: ...
+            async def once(location: Location, turn: Turn) -> None:
+                groups, logs = await maintenance_targets(location, names or ())
+                done = partial(location.maintenance.compact, full=full, merger=merger)
+                async for one in turn.each(groups, done):
+                    if one.done.merges or as_json or not follow:
+                        show(_object(one), _line(one), as_json=as_json, is_said=True)
+                async for log in turn.each(logs, partial(_compact_logs, full=full)):
+                    if log.runs or log.retired or as_json or not follow:
+                        show(asdict(log), _log_line(log), as_json=as_json, is_said=True)
+
+            await again_and_again(location, once, follow, wait)
+
+    on_location(context, work)
 
 
 @dataclass(frozen=True, slots=True)
-class LogTarget:
-    """A keyed log as a target of maintenance."""
+class _LogCompaction:
+    """The numbers of runs written and of segments retired in one keyed log."""
 
     name: str
-    location: Location
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[KeyedLog]:
-        """Yield the open log, and close it at the end."""
-        async with closing(await self.location.keyed.open(self.name)) as log:
-            yield log
+    runs: int
+    retired: int
 
 
-async def maintenance_targets(
-    location: Location, names: Sequence[str], *, dropped: bool = False
-) -> tuple[list[ShardGroup], list[LogTarget]]:
-    """Return the shards and the keyed logs with these names, or all; see `Maintenance.groups`.
-
-    Raises:
-        NoSuchCollection: no collection, shard or keyed log has a name.
-    """
-    keyed, maintenance = location.keyed, location.maintenance
-    if not names:
-        groups = await maintenance.groups(dropped=dropped)
-        return groups, [LogTarget(name, location) for name in await keyed.list()]
-    groups, logs = [], []
-    for name in dict.fromkeys(names):
-        with suppress(UsageError):
-            if await keyed.has(name):
-                logs.append(LogTarget(name, location))
-        try:
-            groups += await maintenance.groups([name])
-        except NoSuchCollection:
-            if name not in [log.name for log in logs]:
-                raise
-    return groups, logs
+async def _compact_logs(logs: Sequence[LogTarget], *, full: bool) -> AsyncIterator[_LogCompaction]:
+    for one in logs:
+        async with one.opened() as log:
+            runs = await log.compact(full=full)
+            yield _LogCompaction(one.name, runs, await log.retire())
 
 
-K = TypeVar("K", bound=WithName)
+@asynccontextmanager
+async def _merger(
+    location: Location, on_spark: bool, master: str | None, conf: Mapping[str, str]
+) -> AsyncGenerator[Merger, None]:
+    from tidelog.persist.maintenance.compactor import HERE
 
+    if not on_spark:
+        yield HERE
+        return
+    from tidelog.cli.engine import LateMerger, LateSession
 
-@dataclass(slots=True)
-class Turn:
-    """One round of maintenance over all targets."""
-
-    stopping: asyncio.Event
-    damaged: list[str] = field(default_factory=list)
-
-    async def each(
-        self, groups: Sequence[K], work: Callable[[Sequence[K]], AsyncIterator[Any]]
-    ) -> AsyncIterator[Any]:
-        """Yield the results of ``work`` on each target; report a damaged one, and continue."""
-        for one in groups:
-            if self.stopping.is_set():
-                return
-            try:
-                async with aclosing(cast("AsyncGenerator[Any, None]", work([one]))) as found:
-                    async for done in found:
-                        yield done
-            except NoSuchLog:
-                continue  # Another process dropped it after the listing.
-            except CorruptionError as error:
-                self.damaged.append(one.name)
-                say(f"tidelog: {one.name}: {error}")
-
-
-class Round(Protocol):
-    """The work of one round."""
-
-    async def __call__(self, location: Location, turn: Turn, /) -> None: ...
-
-
-async def again_and_again(location: Location, once: Round, follow: bool, interval_s: float) -> None:
-    """Run one round, or repeat rounds until SIGTERM; with ``follow``, retry if the store fails.
-
-    Several processes may do this concurrently. On SIGTERM, the present target is finished.
-
-    Raises:
-        Damaged: the last round found damage.
-        StoreRefused: the store refused a request; a retry would not help.
-        LocationError: the store failed, without ``follow``.
-    """
-    with stopped_by_sigterm() as stopping:
-        while True:
-            turn = Turn(stopping)
-            try:
-                await once(location, turn)
-            except StoreRefused:
-                raise
-            except LocationError as error:
-                if not follow:
-                    raise
-                say(f"tidelog: {error}; trying again in {interval_s:g} seconds")
-            if follow:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(stopping.wait(), interval_s)
-            if not follow or stopping.is_set():
-                break
-    if turn.damaged:
-        raise Damaged(
-            f"{', '.join(dict.fromkeys(turn.damaged))}: damaged, see the messages above; the "
-            "others are intact"
-        )
-
-
-@contextmanager
-def stopped_by_sigterm() -> Iterator[asyncio.Event]:
-    """Yield an event that SIGTERM sets; SIGTERM no longer ends the process by itself."""
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    # Some systems have no signal handlers, and no thread except the main one can set them.
-    with suppress(NotImplementedError, RuntimeError, ValueError):
-        loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    session = LateSession(master=master, conf=conf)
     try:
-        yield stopping
+        yield LateMerger(location, session)
     finally:
-        with suppress(NotImplementedError, RuntimeError, ValueError):
-            loop.remove_signal_handler(signal.SIGTERM)
+        await session.close()
+
+
+def _object(one: GroupCompaction) -> dict[str, object]:
+    done = one.done
+    return {
+        "name": one.name,
+        "merges": done.merges,
+        "overtaken": done.overtaken,
+        "updates_read": done.rows_read,
+        "updates_written": done.rows_written,
+        "bytes_read": done.bytes_read,
+        "bytes_written": done.bytes_written,
+        "batches": one.batches,
+    }
+
+
+def _log_line(one: _LogCompaction) -> str:
+    told = f"{count_text(one.runs, 'run')} written" if one.runs else "nothing to compact"
+    return f"{one.name}: {told}" + (
+        f", {count_text(one.retired, 'segment')} retired" if one.retired else ""
+    )
+
+
+def _line(one: GroupCompaction) -> str:
+    done, has = one.done, "1 batch" if one.batches == 1 else f"{one.batches:,} batches"
+    if not done.merges:
+        return f"{one.name}: nothing to merge, {has}"
+    return (
+        f"{one.name}: {count_text(done.merges, 'merge')} of "
+        f"{count_text(done.rows_read, 'update')} to {done.rows_written:,}, "
+        f"{bytes_text(done.bytes_read)} to {bytes_text(done.bytes_written)}; {has} now"
+    )
+
+
+def collect(
+    context: typer.Context,
+    names: TargetNames = None,
+    *,
+    grace: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION",
+            help="How long replaced objects stay for running reads. A longer read may fail: "
+            "start it again.",
+        ),
+    ] = "1h",
+    sweep: Annotated[
+        bool,
+        typer.Option(
+            "--sweep",
+            help="List all objects, and delete those that killed writers left, and old versions "
+            "of states. Two sweeps during one write may delete the objects of that write; the "
+            "writer then writes them again. Keyed logs are always swept.",
+        ),
+    ] = False,
+    follow: Follow = False,
+    interval: Wait = "60s",
+    as_json: AsJson = False,
+) -> None:
+    """Delete the objects that merges replaced, and those of dropped sources and shards.
+
+    With names, the command deletes no objects of dropped sources. All readable times stay readable.
+    """
+    from tidelog.collection.formats.times import duration_text
+
+    wait = wait_us(interval, "--interval", least="100ms")
+    after_us = wait_us(grace, "--grace")
+
+    async def once(location: Location, turn: Turn) -> None:
+        maintenance = location.maintenance
+        groups, logs = await maintenance_targets(location, names or (), dropped=True)
+
+        def work(some: Sequence[ShardGroup]) -> AsyncIterator[GroupCollection]:
+            return maintenance.collect(some, after_us=after_us, sweeps=sweep)
+
+        def told(one: GroupCollection) -> None:
+            if one.deleted or as_json or not follow:
+                lines = "\n".join(_lines(one, duration_text(after_us // 1_000)))
+                show(_fields(one), lines, as_json=as_json, is_said=True)
+
+        async def erase(some: Sequence[LogTarget]) -> AsyncIterator[GroupCollection]:
+            from tidelog.collection.maintenance import GroupCollection
+
+            for one in some:
+                async with one.opened() as log:
+                    yield GroupCollection(one.name, await log.collect(after_us=after_us), 0)
+
+        async for one in turn.each(groups, work):
+            told(one)
+        async for one in turn.each(logs, erase):
+            told(one)
+        if not names:
+            async for one in _others(maintenance, turn, sweep):
+                told(one)
+
+    on_location(context, lambda location: again_and_again(location, once, follow, wait))
+
+
+def _fields(one: GroupCollection) -> dict[str, object]:
+    held = {name: hold.objects for name, hold in one.held.items()}
+    return {"name": one.name, "deleted": one.deleted, "waiting": one.waiting, "held": held}
+
+
+def _lines(one: GroupCollection, after: str) -> Iterator[str]:
+    """Yield a line for the result, and one for each hold that keeps objects of any age."""
+    aging = one.waiting - one.kept
+    waits = f", {aging:,} kept until {after} old" if aging else ""
+    yield f"{one.name}: {count_text(one.deleted, 'object')} deleted{waits}"
+    for name, hold in one.held.items():
+        purpose = f" ({hold.purpose})" if hold.purpose else ""
+        end = f"until {time_text(hold.until_us)}" if hold.until_us else "until it is dropped"
+        yield f"  the hold {name}{purpose} keeps {count_text(hold.objects, 'object')} {end}"
+    if one.held:
+        yield "  to drop a hold without a reader: tidelog hold drop NAME HOLD"
+
+
+async def _others(
+    maintenance: Maintenance, turn: Turn, sweep: bool
+) -> AsyncIterator[GroupCollection]:
+    """Collect data without a name: transactions, dropped sources, and the files of store checks."""
+    async for one in maintenance.tidy(sweeps=sweep):
+        yield one
+    if sweep and (probes := await maintenance.sweep_probes()).deleted:
+        yield probes
+    async for _ in turn.each(await maintenance.unreleased(), maintenance.release):
+        pass
+
+
+def inspect(
+    context: typer.Context,
+    names: ShardNames = None,
+    *,
+    follow: Follow = False,
+    interval: Wait = "60s",
+    as_json: AsJson = False,
+) -> None:
+    """Show the batches, holds and objects of collections and shards.
+
+    Without names, the command shows all of them. It counts each object once: live (the state names
+    it), gone (a merge replaced it), young (no state names it yet), dead (no state will ever name
+    it: tidelog collect --sweep) or other.
+    """
+    wait = wait_us(interval, "--interval", least="100ms")
+    shown = 0
+
+    def write(fields: Sequence[Field]) -> None:
+        nonlocal shown
+        if shown:
+            typer.echo()
+        print_fields(fields)
+        shown += 1
+
+    async def once(location: Location, turn: Turn) -> None:
+        maintenance = location.maintenance
+        groups = await maintenance.groups(names or (), dropped=True)
+        async for one in turn.each(groups, maintenance.inspect):
+            text = partial(write, _inspect_fields(one))
+            show(_inspect_object(one), text, as_json=as_json)
+
+    on_location(context, lambda location: again_and_again(location, once, follow, wait))
+
+
+def _inspect_object(one: ShardFacts) -> dict[str, object]:
+    return {
+        "name": one.name,
+        "shard": one.shard,
+        "role": one.role,
+        "since": one.since,
+        "upper": one.upper,
+        "seqno": one.seqno,
+        "updates": one.updates,
+        "batches": [
+            {"lower": b.lower, "upper": b.upper, "since": b.since, "updates": b.rows}
+            | {"bytes": b.size_bytes, "parts": len(b.parts)}
+            for b in one.batches
+        ],
+        "holds": {name: hold.since for name, hold in sorted(one.holds.items())},
+        **usage_fields(one.usage),
+    }
+
+
+def _inspect_fields(one: ShardFacts) -> list[Field]:
+    from tidelog.collection.formats.times import format_time
+    from tidelog.collection.maintenance import SHARD_ROLE
+
+    def when(time: int | None) -> str:
+        if time is None:
+            return "the end"
+        # Times of a user's own shards are plain numbers: only the user knows their unit.
+        return str(time) if one.role == SHARD_ROLE else format_time(time)
+
+    dollars = dollars_text(one.usage.dollars_a_month)
+    objects = [
+        f"{kind.value}: {count:,}, {bytes_text(one.usage.size_bytes[kind])}"
+        for kind, count in one.usage.objects.items()
+        if count
+    ]
+    batches = [
+        f"{when(b.lower)} to {when(b.upper)}: {count_text(b.rows, 'update')} in "
+        f"{count_text(len(b.parts), 'part')}, {bytes_text(b.size_bytes)}"
+        for b in one.batches
+    ]
+    return [
+        ("name", one.name if one.name.startswith("(") else f"{one.name}: {one.role}"),
+        ("shard", one.shard),
+        ("since, upper", f"{when(one.since)}, {when(one.upper)}"),
+        ("updates", f"{one.updates:,}"),
+        ("batches", batches or "none"),
+        (
+            "holds",
+            [f"{name}: {when(hold.since)}" for name, hold in sorted(one.holds.items())] or "none",
+        ),
+        ("objects", objects or "none"),
+        ("storage", f"{bytes_text(one.usage.stored_bytes)}: {dollars} a month"),
+        ("in the state", bytes_text(one.usage.inline_bytes)),
+    ]
+
+
+def scrub(
+    context: typer.Context,
+    names: TargetNames = None,
+    *,
+    follow: Follow = False,
+    interval: Wait = "1h",
+    as_json: AsJson = False,
+) -> None:
+    """Read all stored data, check it, and report all damage.
+
+    The command reads all objects of collections, shards and keyed logs, and writes nothing. It
+    compares checksums, row counts, times and keys with the recorded state, and each stored state
+    with the newest one. It reports each damaged object and the remedy. Logs without keys have their
+    own command: tidelog log scrub. Exit status: 1 if an object is damaged.
+    """
+    from tidelog.collection.maintenance import transactions_label
+
+    wait = wait_us(interval, "--interval", least="100ms")
+
+    async def once(location: Location, turn: Turn) -> None:
+        maintenance = location.maintenance
+        groups, logs = await maintenance_targets(location, names or ())
+        async for one in turn.each(groups, maintenance.scrub):
+            if not one.found.is_clean:
+                turn.damaged.append(one.name)
+            show(_scrub_object(one), partial(_tell, one, quiet=follow), as_json=as_json)
+        async for log in turn.each(logs, _scrub_logs):
+            if not log.found.is_clean:
+                turn.damaged.append(log.name)
+            fields = {"name": log.name, **scrubbed_object(log.found)}
+            text = partial(tell_scrubbed, log.found, f"{log.name}: ", quiet=follow)
+            show(fields, text, as_json=as_json)
+        for transactions in [] if names else await maintenance.transactions():
+            try:
+                await transactions.refresh()
+            except CorruptionError as error:
+                turn.damaged.append(transactions_label(transactions.name))
+                say(f"tidelog: {transactions_label(transactions.name)}: {error}")
+
+    on_location(context, lambda location: again_and_again(location, once, follow, wait))
+
+
+@dataclass(frozen=True, slots=True)
+class _ScrubbedLog:
+    name: str
+    found: KeyedScrubReport
+
+
+async def _scrub_logs(logs: Sequence[LogTarget]) -> AsyncIterator[_ScrubbedLog]:
+    for one in logs:
+        async with one.opened() as log:
+            yield _ScrubbedLog(one.name, await log.scrub())
+
+
+def _scrub_object(one: GroupScrub) -> dict[str, object]:
+    found = one.found
+    return {
+        "name": one.name,
+        "role": one.role,
+        "shard": one.shard,
+        "damages": [{"path": d.path, "why": d.why, "advice": d.advice} for d in found.damages],
+        "parts": found.parts,
+        "updates": found.rows,
+        "bytes_read": found.bytes_read,
+        "records": found.records,
+        "states": found.states,
+        "t_compared": not found.unseen_t,
+    }
+
+
+def _tell(one: GroupScrub, *, quiet: bool) -> None:
+    found = one.found
+    for damage in found.damages:
+        write_text(f"{one.name}: {damage}\n")
+    if found.is_clean and quiet:
+        return
+    name = one.name if one.name.startswith("(") else f"{one.name}, {one.role}"
+    say(
+        f"{name}: {count_text(found.rows, 'update')} in {count_text(found.parts, 'part')} read, "
+        f"{bytes_text(found.bytes_read)}; {count_text(found.records, 'record')}, "
+        f"{count_text(found.states, 'state')} compared; {count_text(len(found.damages), 'damage')}"
+    )

@@ -10,10 +10,12 @@ import errno
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from tidelog.errors import TidelogError, UsageError
 
@@ -21,8 +23,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
+Field = tuple[str, str | Sequence[str]]  # A name, and its value in one or more lines.
 
 WAITING_MAX: Final = 5
+SHOWN_MAX: Final = 100  # Rows of a table on a terminal, unless the user gives a limit.
+COUNTED_MAX: Final = 1_000_000  # Rows that are read on only to be counted.
 FORMATS: Final = ("table", "json", "csv")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
@@ -57,7 +62,7 @@ def choose_format(given: str | None, *, as_json: bool = False) -> str:
     if given is not None and given not in FORMATS:
         raise UsageError(f"--format must be one of {', '.join(FORMATS)}, not {given!r}")
     if as_json and given not in (None, "json"):
-        raise UsageError(f"--json and --format {given} exclude each other: give one")
+        raise UsageError(f"--json and --format {given} exclude each other: pass one")
     if as_json:
         return "json"
     return given or ("table" if sys.stdout.isatty() else "json")
@@ -122,19 +127,19 @@ def _csv_field(text: str | None) -> str:
     return text
 
 
-def json_lines(objects: Iterable[Mapping[str, Any]]) -> bytes:
+def json_lines(objects: Iterable[Mapping[str, object]]) -> bytes:
     """Return each object as a line of JSON."""
     import msgspec
 
     return msgspec.json.Encoder().encode_lines(list(objects))
 
 
-def print_json(*objects: Mapping[str, Any]) -> None:
+def print_json(*objects: Mapping[str, object]) -> None:
     """Write objects to standard output, one a line."""
     write_bytes(json_lines(objects))
 
 
-def print_fields(fields: Sequence[tuple[str, str | Sequence[str]]]) -> None:
+def print_fields(fields: Sequence[Field]) -> None:
     """Write a description for people: each field's name, and its value in one or more lines."""
     from tidelog.cli.grid import clean_text
 
@@ -158,21 +163,42 @@ class Column(Generic[T]):
     whole: bool = False
 
 
-def print_listing(
+def show(
+    result: Mapping[str, object] | Sequence[Mapping[str, object]],
+    text: str | Sequence[Field] | Callable[[], None] | None,
+    *,
+    as_json: bool,
+    is_said: bool = False,
+) -> None:
+    """Write the result of a verb: JSON lines, or a text for people.
+
+    The text is a sentence (on standard error), the fields of a description, a function that writes
+    it, or None. With ``is_said``, only ``--json`` leaves out the sentence: a pipe gets both.
+    """
+    is_for_programs = is_json(as_json=as_json)
+    if is_for_programs:
+        print_json(*([result] if isinstance(result, Mapping) else result))
+    if as_json or (is_for_programs and not is_said):
+        return
+    if isinstance(text, str):
+        say(text)
+    elif callable(text):
+        text()
+    elif text is not None:
+        print_fields(text)
+
+
+def show_list(
     found: Sequence[T],
     columns: Sequence[Column[T]],
     *,
-    fields: Callable[[T], Mapping[str, Any]],
+    fields: Callable[[T], Mapping[str, object]],
     as_json: bool,
     none_yet: str,
 ) -> None:
     """Write a list as JSON lines, or as a table for people; for an empty one say ``none_yet``."""
-    if choose_format(None, as_json=as_json) == "json":
-        print_json(*map(fields, found))
-    elif found:
-        print_table(found, columns)
-    else:
-        say(none_yet)
+    text = partial(print_table, found, columns) if found else none_yet
+    show(list(map(fields, found)), text, as_json=as_json)
 
 
 def print_table(found: Sequence[T], columns: Sequence[Column[T]]) -> None:
@@ -226,7 +252,7 @@ def say(message: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def say_json(line: Mapping[str, Any]) -> None:
+def say_json(line: Mapping[str, object]) -> None:
     """Write an object as a line to standard error; see `say`."""
     say(json_lines([line]).decode().rstrip("\n"))
 
@@ -269,3 +295,65 @@ def waiting_lines(waiting: Mapping[str, str]) -> list[str]:
     lines = [f"{path}: {why}" for path, why in few]
     more = len(waiting) - len(few)
     return [*lines, f"and {more:,} more"] if more else lines
+
+
+class ShownRows:
+    """The first rows of many, and the count of those left out; without a limit, all rows."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._shown = 0
+        self.left = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Return True if the count of the others has reached its limit."""
+        return self.left > COUNTED_MAX
+
+    def shown(self, table: pa.Table) -> pa.Table:
+        """Return the rows of the next table to show, and count the others."""
+        if self._limit is None:
+            return table
+        shown = table.slice(0, max(0, self._limit - self._shown))
+        self._shown += shown.num_rows
+        self.left += table.num_rows - shown.num_rows
+        return shown
+
+    def report(self) -> None:
+        """Say how many rows were left out, if any were."""
+        if self.left:
+            more = f"over {COUNTED_MAX:,}" if self.is_done else f"{self.left:,}"
+            say(f"... {more} more rows: pass --limit N, or write to a file for all rows")
+
+
+async def shown_rows(
+    tables: AsyncIterator[pa.Table], format: str, limit: int | None
+) -> AsyncGenerator[pa.Table, None]:
+    """Yield the rows to write: the first ones for a table on a terminal without a limit, or all."""
+    is_cut = format == "table" and limit is None and sys.stdout.isatty()
+    cut = ShownRows(SHOWN_MAX if is_cut else None)
+    try:
+        async for table in tables:
+            shown = cut.shown(table)
+            if shown.num_rows or not table.num_rows:
+                yield shown
+            if cut.is_done:
+                break
+        cut.report()
+    finally:
+        if isinstance(tables, AsyncGenerator):
+            await tables.aclose()
+
+
+async def first_rows(
+    tables: AsyncGenerator[pa.Table, None], limit: int | None
+) -> AsyncGenerator[pa.Table, None]:
+    """Yield the first rows of tables, at most ``limit``; all rows without a limit."""
+    async with aclosing(tables):
+        if limit == 0:
+            return
+        async for table in tables:
+            yield table if limit is None else table.slice(0, min(limit, table.num_rows))
+            limit = None if limit is None else max(0, limit - table.num_rows)
+            if limit == 0:
+                return

@@ -1,25 +1,32 @@
-"""``tidelog read``: the rows of a collection as of a time."""
+"""``tidelog read`` and ``tidelog changes``: the rows of a collection, and its changes."""
 
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.cli.command import AsJson, CollectionName, on_location
-from tidelog.cli.output import count_text, say
-from tidelog.cli.shown_rows import SHOWN_MAX, ShownRows
+from tidelog.cli.command import (
+    AsJson,
+    CollectionName,
+    Timeout,
+    Wait,
+    on_location,
+    timeout_us_of,
+)
+from tidelog.cli.output import first_rows, say
 from tidelog.cli.writers import (
     Columns,
     Destination,
     Format,
     Limit,
     Output,
-    OutputSelection,
     Where,
-    picked_by,
+    check_follow,
+    write_all,
 )
 
 if TYPE_CHECKING:
@@ -27,11 +34,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from tidelog.core.clock import Clock
+    from tidelog.collection.reading import Reading
     from tidelog.location import Location
-
-
-AHEAD_MAX: Final = 4  # Tables in memory: one is written while threads prepare the others.
 
 
 def read(
@@ -46,6 +50,8 @@ def read(
             "now, yesterday or -1h. The default is the newest complete time.",
         ),
     ] = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
     columns: Columns = None,
     where: Where = None,
     limit: Limit = None,
@@ -56,111 +62,186 @@ def read(
     """Write the rows of a collection as of a time.
 
     Rows are in the order of their key; without a key, in the order of writing. A row that occurs
-    several times is repeated. Columns, conditions and limits are pushed down to Parquet statistics.
+    several times is repeated. The command reads only the columns that it needs, and skips row
+    groups in which, by their Parquet statistics, no row meets --where.
 
     JSON has dates and times in ISO 8601, and bytes in base64. NaN, Infinity and decimals of more
     than 15 digits are strings. In csv, null is empty, and an empty text is "".
     """
-    destination = Destination(format, output, as_json=as_json)
-    picked = picked_by(columns, where, limit)
-    on_location(context, lambda location: _read(location, name, as_of, picked, destination))
+    to = Destination(format, output, as_json=as_json, columns=columns, where=where, limit=limit)
+    waiting = Waiting(wait, timeout_us_of(timeout))
+    on_location(context, partial(_read, name=name, as_of=as_of, waiting=waiting, to=to))
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The options ``--wait`` and ``--timeout`` of a read."""
+
+    wait: bool
+    timeout_us: int | None
 
 
 async def _read(
-    location: Location,
-    name: str,
-    as_of: str | None,
-    picked: OutputSelection,
-    destination: Destination,
+    location: Location, name: str, as_of: str | None, waiting: Waiting, to: Destination
 ) -> None:
     from tidelog.collection.formats.times import format_time, parse_time
-    from tidelog.persist.read.selection import repeated
 
     if as_of is not None:
         parse_time(as_of, now_us=location.clock.now_us())
     collection = await location.collection(name)
-    is_packed = destination.format == "parquet"
-    reading = collection.reading(picked.selection(), is_packed=is_packed)
-    time = await collection.resolve_as_of(as_of, what="--as-of")
-    if as_of is not None:
-        say_bare_time(as_of, "--as-of")
-
-    async def rows() -> AsyncGenerator[pa.Table, None]:
-        async with aclosing(collection.contents(reading, time)) as pieces:
-            async for piece in pieces:
-                for table in repeated(piece):
-                    yield table
-
-    written = await write_all(
-        rows(), reading.narrow.data, destination, clock=location.clock, limit=picked.limit
+    reading = collection.reading(to.selection(), is_packed=to.format == "parquet")
+    time = await collection.resolve_as_of(
+        as_of, what="--as-of", wait=waiting.wait, timeout_us=waiting.timeout_us
     )
-    if destination.format == "table":
-        say(f"{count_text(written, 'row')} as of {format_time(time)}")
+    _say_bare_time(as_of, "--as-of")
+    rows = collection.rows_of(reading, time)
+    told = f"as of {format_time(time)}"
+    await write_all(rows, reading.narrow.data, to, clock=location.clock, unit="row", told=told)
 
 
-async def write_all(
-    tables: AsyncGenerator[pa.Table, None],
-    schema: pa.Schema,
-    destination: Destination,
+def changes(
+    context: typer.Context,
+    name: CollectionName,
     *,
-    clock: Clock,
-    limit: int | None = None,
-    is_endless: bool = False,
-) -> int:
-    """Write rows as they arrive, and return their count; reads and conversions run ahead.
+    since: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Show changes after this time (exclusive), written as in read --as-of.",
+        ),
+    ],
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Show changes up to this time (inclusive). The default is the newest complete "
+            "time.",
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Continue with new changes until Ctrl-C.")
+    ] = False,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    columns: Columns = None,
+    where: Where = None,
+    limit: Limit = None,
+    format: Format = None,
+    output: Output = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the changes of a collection between two times.
 
-    `AHEAD_MAX` bounds the tables in memory. A table on a terminal ends after `SHOWN_MAX` rows with
-    the count of the others, unless the caller gives a ``limit`` or its rows are ``is_endless``.
+    The changes are in the order of their times. Each has a _time (milliseconds since 1970; in
+    tables ISO 8601) and a _diff: the number of copies of the row that were added (1) or removed
+    (-1). The rows as of --since and the changes give the rows as of --until. With --columns,
+    they are the changes of a collection with these columns only.
+
+    With --follow, the command writes changes as they become complete. Each change comes once, also
+    if merges run meanwhile.
     """
+    to = Destination(format, output, as_json=as_json, columns=columns, where=where, limit=limit)
+    waiting = Waiting(wait, timeout_us_of(timeout))
+    if follow:
+        check_follow(until, output)
+        on_location(context, partial(_follow, name=name, since=since, waiting=waiting, to=to))
+        return
+    work = partial(_changes, name=name, since=since, until=until, waiting=waiting, to=to)
+    on_location(context, work)
+
+
+async def _follow(
+    location: Location, name: str, since: str, waiting: Waiting, to: Destination
+) -> None:
     import pyarrow as pa
 
-    from tidelog.core.lookahead import in_order
+    from tidelog.collection.following import follow
+    from tidelog.collection.formats.times import format_time, parse_time
 
-    # The system allocator returns memory sooner than Arrow's default pool, at equal speed here.
-    pa.set_memory_pool(pa.system_memory_pool())
-    count = 0
-    is_cut = destination.is_for_people and limit is None and not is_endless
-    cut = ShownRows(SHOWN_MAX if is_cut else None)
+    parse_time(since, what="--since", now_us=location.clock.now_us())
+    collection = await location.collection(name)
+    reading = collection.reading(replace(to.selection(), limit=None))
+    reached = await collection.resolve_start(
+        since, wait=waiting.wait, timeout_us=waiting.timeout_us
+    )
+    _say_bare_time(since, "--since")
+    shown = _shown_by(reading, to)
 
-    async def pieces() -> AsyncGenerator[_Piece, None]:
-        async with aclosing(tables):
-            async for table in tables:
-                shown = cut.shown(table)
-                if shown.num_rows or not table.num_rows:
-                    yield _Piece([shown], shown.num_rows, shown.nbytes)
-                if cut.is_done:
-                    return
+    async def rows() -> AsyncGenerator[pa.Table, None]:
+        async with aclosing(follow(collection, reading, reached)) as steps:
+            async for step in steps:
+                if step.updates.num_rows:
+                    yield shown(step.updates)
 
-    async def prepare(piece: _Piece) -> Callable[[], None]:
-        # pop() removes the last reference to the table, so that its memory is free once converted.
-        return await clock.offload(lambda: rows.prepare(piece.tables.pop()))
-
-    def size_of(piece: _Piece) -> int:
-        return piece.size_bytes
-
-    with destination.opened(schema) as rows:
-        ready = in_order(pieces(), prepare, size_of=size_of, at_once=AHEAD_MAX)
-        async with aclosing(ready):
-            async for piece, write in ready:
-                count += piece.rows
-                await clock.offload(write)
-    cut.report()
-    return count
+    schema = shown(pa.Table.from_batches([], reading.narrow.updates)).schema
+    told = f"after {format_time(reached)}"
+    found = first_rows(rows(), to.limit)
+    clock = location.clock
+    await write_all(found, schema, to, clock=clock, unit="change", told=told, is_endless=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A table that waits to be written; ``tables`` is empty after the conversion."""
+def _shown_by(reading: Reading, to: Destination) -> Callable[[pa.Table], pa.Table]:
+    """Return the function that puts changes into the columns that the command writes."""
+    from tidelog.persist.format.schema import DIFF, TIME
 
-    tables: list[pa.Table]
-    rows: int
-    size_bytes: int
+    def shown(found: pa.Table) -> pa.Table:
+        found = found.select([TIME, DIFF, *reading.wanted.columns])
+        return _with_iso_times(found) if to.format == "table" else found
+
+    return shown
 
 
-def say_bare_time(text: str, option: str) -> None:
+async def _changes(
+    location: Location,
+    *,
+    name: str,
+    since: str,
+    until: str | None,
+    waiting: Waiting,
+    to: Destination,
+) -> None:
+    import pyarrow as pa
+
+    from tidelog.collection.formats.times import format_time, parse_time
+
+    now_us = location.clock.now_us()
+    parse_time(since, what="--since", now_us=now_us)
+    if until is not None:
+        parse_time(until, what="--until", now_us=now_us)
+    collection = await location.collection(name)
+    reading = collection.reading(to.selection())
+    first, last = await collection.resolve_between(
+        since, until, wait=waiting.wait, timeout_us=waiting.timeout_us
+    )
+    _say_bare_time(since, "--since")
+    _say_bare_time(until, "--until")
+    shown = _shown_by(reading, to)
+
+    async def rows() -> AsyncGenerator[pa.Table, None]:
+        async with aclosing(collection.changes_of(reading, first, last)) as pieces:
+            async for piece in pieces:
+                yield shown(piece)
+
+    schema = shown(pa.Table.from_batches([], reading.narrow.updates)).schema
+    told = f"after {format_time(first)} up to {format_time(last)}"
+    await write_all(rows(), schema, to, clock=location.clock, unit="change", told=told)
+
+
+def _say_bare_time(text: str | None, option: str) -> None:
     """Show the time that a bare number means: a user may give seconds for milliseconds."""
     from tidelog.collection.formats.times import format_time, parse_time
 
-    if text.strip().isdecimal():
+    if text is not None and text.strip().isdecimal():
         moment = format_time(parse_time(text, what=option))
         say(f"{option} {text.strip()} is milliseconds since 1970: {moment}")
+
+
+def _with_iso_times(found: pa.Table) -> pa.Table:
+    import pyarrow as pa
+
+    from tidelog.collection.formats.times import format_time
+    from tidelog.persist.format.schema import TIME
+
+    moments = found.column(TIME).to_numpy().tolist()
+    times = pa.array([format_time(moment) for moment in moments], pa.string())
+    return found.set_column(0, TIME, times)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tidelog.cli.command import AsJson, location_url
-from tidelog.cli.keyed.opened import check_keyed
-from tidelog.cli.output import choose_format, print_json, say
+from tidelog.cli.keyed.arguments import check_keyed
+from tidelog.cli.output import say, show
 from tidelog.errors import NoSuchLog, UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +25,12 @@ _HERE: Final = ("localhost", "127.0.0.1", "::1")
 
 Log = Annotated[
     str | None,
-    typer.Option("--log", metavar="NAME", help="The keyed log at the paths /api/v1/log/..."),
+    typer.Option(
+        "--log",
+        metavar="NAME",
+        help="The keyed log at the paths /api/v1/log/... Each keyed log is at "
+        "/api/v1/keyed/NAME/... as well.",
+    ),
 ]
 TokenFile = Annotated[
     Path | None,
@@ -212,8 +217,8 @@ async def _serve(
 
     def told(host: str, port: int) -> None:
         where = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-        if choose_format(None, as_json=options.as_json) == "json":
-            print_json({"url": where, "log": options.log, "read_only": options.read_only})
+        fields = {"url": where, "log": options.log, "read_only": options.read_only}
+        show(fields, None, as_json=options.as_json)
         say(f"Serving at {where} until Ctrl-C; its routes: {where}/openapi.json")
 
     server = make_server(app, state, host=options.host, port=options.port, tls=tls, started=told)

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidelog.cli import source_options as options
-from tidelog.cli.collection import schema_lines
-from tidelog.cli.command import AsJson, SourceName, ask_first, location_url, on_location
-from tidelog.cli.csv_options import (
+from tidelog.cli.command import AsJson, SourceName, Yes, ask_first, group, location_url, on_location
+from tidelog.cli.output import (
+    Column,
+    say,
+    show,
+    show_list,
+)
+from tidelog.cli.source_description import (
+    SourceFacts,
+    describe_source,
+    source_fields,
+    status_fields,
+    status_object,
+)
+from tidelog.cli.source_options import (
     DateFormat,
     Delimiter,
     Header,
@@ -21,22 +33,7 @@ from tidelog.cli.csv_options import (
     csv_options,
     csv_text,
 )
-from tidelog.cli.output import (
-    Column,
-    choose_format,
-    is_json,
-    print_fields,
-    print_json,
-    print_listing,
-    say,
-)
-from tidelog.cli.source_description import (
-    describe_source,
-    reads_text,
-    source_fields,
-    status_fields,
-    status_object,
-)
+from tidelog.core.arguments import split_names
 
 if TYPE_CHECKING:
     from tidelog.collection.catalog.catalog import SourceInfo
@@ -44,11 +41,7 @@ if TYPE_CHECKING:
     from tidelog.collection.spec_types import SourceSpec
     from tidelog.location import Location
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Create, list, describe, watch, unblock and drop sources.",
-)
+app = group("Create, list, describe, watch, unblock and drop sources.")
 
 
 @app.command("create")
@@ -99,7 +92,7 @@ def create(
         settings=settings,
         format=format,
         envelope=envelope,
-        key=tuple(column.strip() for part in key or () for column in part.split(",")),
+        key=tuple(column for part in key or () for column in split_names(part)),
         time_column=time_column,
         time_unit=time_unit,
         max_ahead=max_ahead,
@@ -119,44 +112,39 @@ def create(
         ),
         ignore_case=ignore_case,
     )
-    found, remarks = asyncio.run(_create(location_url(context), spec))
-    _show_created(found, remarks, as_json=as_json)
+    _show_created(*asyncio.run(_create(location_url(context), spec)), as_json=as_json)
 
 
-def _show_created(found: dict[str, Any], remarks: list[str], *, as_json: bool) -> None:
-    if is_json(as_json=as_json):
-        print_json(found)
-    if not as_json:
-        _tell_columns(found)
+def _show_created(found: SourceFacts, remarks: list[str], *, as_json: bool) -> None:
+    show(found.to_dict(), _created_text(found), as_json=as_json, is_said=True)
     for remark in remarks:
         say(remark)
 
 
-def _tell_columns(found: dict[str, Any]) -> None:
-    name = found["name"]
-    say(f"Created the source {name!r}, and the collection that it feeds, with these columns:")
-    for line in schema_lines(found["schema"], found["key"]):
-        say(f"  {line}")
-    if found["csv"] is not None:
-        say(f"Form of its csv: {csv_text(found['csv'])}")
-    say(f"Fill it with: tidelog ingest {name}")
+def _created_text(found: SourceFacts) -> str:
+    name, dialect = found.info.name, found.info.dialect
+    lines = [f"Created the source {name!r}, and the collection that it feeds, with these columns:"]
+    lines += [f"  {line}" for line in found.schema_lines]
+    if dialect is not None:
+        lines.append(f"Form of its csv: {csv_text(dialect)}")
+    return "\n".join([*lines, f"Fill it with: tidelog ingest {name}"])
 
 
 @app.command("list")
 def list_sources(context: typer.Context, as_json: AsJson = False) -> None:
     """List the sources."""
-    columns: tuple[Column[dict[str, Any]], ...] = (
-        Column("name", lambda one: one["name"]),
-        Column("format", lambda one: one["format"]),
-        Column("envelope", lambda one: one["envelope"]),
-        Column("key", lambda one: ", ".join(one["key"]) or "none"),
-        Column("times from", lambda one: one["time_column"] or "the clock"),
-        Column("reads", reads_text),
+    columns: tuple[Column[SourceFacts], ...] = (
+        Column("name", lambda one: one.info.name),
+        Column("format", lambda one: one.info.format),
+        Column("envelope", lambda one: one.info.envelope),
+        Column("key", lambda one: ", ".join(one.info.key) or "none"),
+        Column("times from", lambda one: one.info.time_column or "the clock"),
+        Column("reads", lambda one: one.reads),
     )
-    print_listing(
+    show_list(
         on_location(context, _describe_all),
         columns,
-        fields=dict,
+        fields=SourceFacts.to_dict,
         as_json=as_json,
         none_yet="No sources yet. Create one: tidelog source create NAME --files FILES",
     )
@@ -166,14 +154,11 @@ def list_sources(context: typer.Context, as_json: AsJson = False) -> None:
 def describe(context: typer.Context, name: SourceName, as_json: AsJson = False) -> None:
     """Show a source: its input, format, key, times and schema."""
 
-    async def work(location: Location) -> dict[str, Any]:
+    async def work(location: Location) -> SourceFacts:
         return describe_source(location, *await location.sources.find(name))
 
     found = on_location(context, work)
-    if choose_format(None, as_json=as_json) == "json":
-        print_json(found)
-    else:
-        print_fields(source_fields(found))
+    show(found.to_dict(), source_fields(found), as_json=as_json)
 
 
 @app.command("status")
@@ -201,10 +186,7 @@ def status(
         return await source_status(await location.sources.ingester(name))
 
     found = on_location(context, work)
-    if choose_format(None, as_json=as_json) == "json":
-        print_json(status_object(found))
-    else:
-        print_fields(status_fields(found))
+    show(status_object(found), status_fields(found), as_json=as_json)
     run = found.run
     if check and (found.trouble or (run is not None and (run.error or run.waiting))):
         raise typer.Exit(1)
@@ -219,16 +201,14 @@ def skip(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Skip a file that disappeared after its rows were bound to times.
+    """Skip a file that disappeared after its rows got a time, but before their commit.
 
-    Committed rows stay. The bound rows become one bad row. A later file of the same name is
+    Committed rows stay. The lost rows become one bad row. A later file of the same name is
     ingested. The command skips only a file that stops the source.
     """
     on_location(context, lambda location: location.sources.skip_file(name, path))
-    if is_json(as_json=as_json):
-        print_json({"name": name, "path": path, "skipped": True})
-    if not as_json:
-        say(f"Skipped the file {path!r} of the source {name!r}. Continue: tidelog ingest {name}")
+    told = f"Skipped the file {path!r} of the source {name!r}. Continue: tidelog ingest {name}"
+    show({"name": name, "path": path, "skipped": True}, told, as_json=as_json, is_said=True)
 
 
 @app.command("acknowledge")
@@ -246,10 +226,9 @@ def acknowledge(
     A report stays in the status until then, also after later runs.
     """
     on_location(context, lambda location: location.sources.acknowledge(name, *(paths or [])))
-    if is_json(as_json=as_json):
-        print_json({"name": name, "paths": paths or [], "acknowledged": True})
-    if not as_json:
-        say(f"Removed {'the reports about those files' if paths else 'all reports'} of {name!r}.")
+    told = f"Removed {'the reports about those files' if paths else 'all reports'} of {name!r}."
+    fields = {"name": name, "paths": paths or [], "acknowledged": True}
+    show(fields, told, as_json=as_json, is_said=True)
 
 
 @app.command("drop")
@@ -257,7 +236,7 @@ def drop(
     context: typer.Context,
     name: SourceName,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Drop a source, and the collection that it feeds, for good.
@@ -269,16 +248,13 @@ def drop(
         ask_first(
             lambda: f"Drop the source {name!r}, and its collection with all history?",
             deed="drop the source",
-            undone="Nothing was dropped.",
         )
     on_location(context, lambda location: location.sources.drop(name))
-    if is_json(as_json=as_json):
-        print_json({"name": name, "dropped": True})
-    if not as_json:
-        say(f"Dropped the source {name!r} and its collection.")
+    told = f"Dropped the source {name!r} and its collection."
+    show({"name": name, "dropped": True}, told, as_json=as_json, is_said=True)
 
 
-async def _create(url: str, spec: SourceSpec) -> tuple[dict[str, Any], list[str]]:
+async def _create(url: str, spec: SourceSpec) -> tuple[SourceFacts, list[str]]:
     from tidelog.collection.create import resolve_spec
     from tidelog.core.clock import SystemClock
     from tidelog.location import open_location
@@ -318,7 +294,7 @@ async def _remarks(location: Location, spec: SourceSpec, info: SourceInfo) -> li
     return found
 
 
-async def _describe_all(location: Location) -> list[dict[str, Any]]:
+async def _describe_all(location: Location) -> list[SourceFacts]:
     catalog = await location.controller.catalog()
     return [
         describe_source(location, info, catalog.renditions[info.rendition])

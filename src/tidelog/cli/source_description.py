@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tidelog.cli.collection import kept_text, schema_lines
-from tidelog.cli.csv_options import csv_fields, csv_text
-from tidelog.cli.output import bytes_text, count_text, waiting_lines
+from tidelog.cli.output import Field, bytes_text, count_text, waiting_lines
+from tidelog.cli.source_options import csv_fields, csv_text
 
 if TYPE_CHECKING:
     from tidelog.collection.catalog.catalog import RenditionInfo, SourceInfo
@@ -14,86 +15,115 @@ if TYPE_CHECKING:
     from tidelog.location import Location
 
 
-def describe_source(
-    location: Location, info: SourceInfo, rendition: RenditionInfo
-) -> dict[str, Any]:
-    """Return the JSON object that describes a source, without credentials."""
+@dataclass(frozen=True, slots=True)
+class SourceFacts:
+    """The description of a source; ``files`` are URLs without credentials."""
+
+    info: SourceInfo
+    rendition: RenditionInfo
+    files: list[str] | None
+
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        """Return the names and the types of the columns."""
+        from tidelog.collection.formats.types import sql_type_of
+
+        return [(f.name, sql_type_of(f)) for f in self.rendition.data_schema.data]
+
+    @property
+    def schema_lines(self) -> list[str]:
+        """Return a line for each column, for people."""
+        return schema_lines(self.columns, self.info.key)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Return the settings, without credentials."""
+        from tidelog.store.urls import without_secrets
+
+        return {name: without_secrets(value) for name, value in self.info.settings.items()}
+
+    @property
+    def reads(self) -> str:
+        """Return the input of the source as text: its files, or its kind and settings."""
+        if self.files is not None:
+            return ", ".join(self.files)
+        settings = (f"{name}={value}" for name, value in sorted(self.settings.items()))
+        return " ".join([self.info.kind, *settings])
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values."""
+        info = self.info
+        return {
+            "name": info.name,
+            "id": info.id,
+            "kind": info.kind,
+            "files": self.files,
+            "settings": self.settings,
+            "format": info.format,
+            "envelope": info.envelope,
+            "key": list(info.key),
+            "time_column": info.time_column,
+            "time_unit": info.time_unit,
+            "max_ahead_ms": info.max_ahead_ms,
+            "lateness_ms": info.lateness_ms,
+            "retain_ms": info.retain_ms,
+            "delete_when": info.delete_when,
+            "csv": None if info.dialect is None else csv_fields(info.dialect),
+            "schema": [{"name": name, "type": kind} for name, kind in self.columns],
+            "rendition": info.rendition,
+            "shards": len(self.rendition.shards),
+            "created": _iso(info.created_us),
+        }
+
+
+def describe_source(location: Location, info: SourceInfo, rendition: RenditionInfo) -> SourceFacts:
+    """Return the description of a source."""
     from tidelog.collection.catalog.catalog import FILES
-    from tidelog.collection.formats.types import sql_type_of
-    from tidelog.store.urls import open_store, without_secrets
+    from tidelog.store.urls import open_store
 
-    files = None
-    if info.kind == FILES:
-        # The catalog's URL may hold credentials; the store's URL has none.
-        place, mark, query = open_store(info.url, clock=location.clock).url.partition("?")
-        files = [f"{place.rstrip('/')}/{one}{mark}{query}" for one in info.patterns]
-    schema = rendition.data_schema
-    return {
-        "name": info.name,
-        "id": info.id,
-        "kind": info.kind,
-        "files": files,
-        "settings": {name: without_secrets(value) for name, value in info.settings.items()},
-        "format": info.format,
-        "envelope": info.envelope,
-        "key": list(info.key),
-        "time_column": info.time_column,
-        "time_unit": info.time_unit,
-        "max_ahead_ms": info.max_ahead_ms,
-        "lateness_ms": info.lateness_ms,
-        "retain_ms": info.retain_ms,
-        "delete_when": info.delete_when,
-        "csv": None if info.dialect is None else csv_fields(info.dialect),
-        "schema": [{"name": f.name, "type": sql_type_of(f)} for f in schema.data],
-        "rendition": info.rendition,
-        "shards": len(rendition.shards),
-        "created": _iso(info.created_us),
-    }
+    if info.kind != FILES:
+        return SourceFacts(info, rendition, None)
+    # The catalog's URL may hold credentials; the store's URL has none.
+    place, mark, query = open_store(info.url, clock=location.clock).url.partition("?")
+    files = [f"{place.rstrip('/')}/{one}{mark}{query}" for one in info.patterns]
+    return SourceFacts(info, rendition, files)
 
 
-def reads_text(found: dict[str, Any]) -> str:
-    """Return the input of a source as text: its files, or its kind and settings."""
-    if found["files"] is not None:
-        return ", ".join(found["files"])
-    settings = (f"{name}={value}" for name, value in sorted(found["settings"].items()))
-    return " ".join([found["kind"], *settings])
-
-
-def times_text(found: dict[str, Any]) -> str:
+def _times_text(found: SourceFacts) -> str:
     """Return the origin of the rows' times as text: a column or the clock."""
-    if found["time_column"] is None:
+    info = found.info
+    if info.time_column is None:
         return "the clock"
     from tidelog.collection.formats.times import duration_text
 
-    name = found["time_column"]
-    types = {column["name"]: column["type"] for column in found["schema"]}
-    has_unit = types[name].startswith(("TIMESTAMP", "DATE"))
-    text = name if has_unit else f"{name} (integers in {found['time_unit']})"
-    held_ms, ahead_ms = found["lateness_ms"], found["max_ahead_ms"]
+    has_unit = dict(found.columns)[info.time_column].startswith(("TIMESTAMP", "DATE"))
+    text = info.time_column if has_unit else f"{info.time_column} (integers in {info.time_unit})"
+    held_ms, ahead_ms = info.lateness_ms, info.max_ahead_ms
     held = f", held back by {duration_text(held_ms)} (--lateness)" if held_ms else ""
     ahead = "any" if ahead_ms is None else duration_text(ahead_ms)
     return f"{text}{held}, --max-ahead {ahead}"
 
 
-def source_fields(found: dict[str, Any]) -> list[tuple[str, str | list[str]]]:
+def source_fields(found: SourceFacts) -> list[Field]:
     """Return the fields that describe a source to people."""
-    csv = f" ({csv_text(found['csv'])})" if found["csv"] is not None else ""
+    info = found.info
+    csv = f" ({csv_text(info.dialect)})" if info.dialect is not None else ""
     return [
-        ("name", found["name"]),
-        ("reads", reads_text(found)) if found["files"] is None else ("files", found["files"]),
-        ("format", found["format"] + csv),
-        ("envelope", found["envelope"]),
-        ("key", ", ".join(found["key"]) or "none"),
-        ("times from", times_text(found)),
-        ("keeps", kept_text(found["retain_ms"])),
-        ("delete when", found["delete_when"] or "never"),
-        ("schema", schema_lines(found["schema"], found["key"])),
-        ("shards", str(found["shards"])),
-        ("created", found["created"]),
+        ("name", info.name),
+        ("reads", found.reads) if found.files is None else ("files", found.files),
+        ("format", info.format + csv),
+        ("envelope", info.envelope),
+        ("key", ", ".join(info.key) or "none"),
+        ("times from", _times_text(found)),
+        ("keeps", kept_text(info.retain_ms)),
+        ("delete when", info.delete_when or "never"),
+        ("schema", found.schema_lines),
+        ("shards", str(len(found.rendition.shards))),
+        ("created", _iso(info.created_us)),
     ]
 
 
-def status_object(found: SourceStatus) -> dict[str, Any]:
+def status_object(found: SourceStatus) -> dict[str, object]:
     """Return the JSON object of a source's status."""
     run = found.run
     return {
@@ -132,7 +162,7 @@ def status_object(found: SourceStatus) -> dict[str, Any]:
     }
 
 
-def status_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
+def status_fields(found: SourceStatus) -> list[Field]:
     """Return the fields of a source's status for people."""
     lag = found.trouble or "unknown"
     if found.left_bytes is not None:
@@ -164,7 +194,7 @@ def _dropped_text(found: SourceStatus) -> str:
     return ", ".join(f"{name} ({count:,})" for name, count in sorted(dropped.items())) or "none"
 
 
-def _held_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
+def _held_fields(found: SourceStatus) -> list[Field]:
     if not found.lateness_ms:
         return []
     from tidelog.collection.formats.times import duration_text
@@ -177,7 +207,7 @@ def _held_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
     return [("held back", f"{what}, {until}")]
 
 
-def _reached_fields(found: SourceStatus) -> list[tuple[str, str | list[str]]]:
+def _reached_fields(found: SourceStatus) -> list[Field]:
     if found.files is not None:
         return [("files", f"{found.files:,}")]
     return [("read to", [f"{path}: {limit:,}" for path, limit in found.reached.items()])]

@@ -1,13 +1,17 @@
-"""The options of ``tidelog source create``."""
+"""The options of ``tidelog source create``, and the output of the csv options."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelog.collection.formats.csv.guess import CsvOptions
+    from tidelog.collection.formats.lines import CsvDialect
 
 Files = Annotated[
     list[str] | None,
@@ -47,10 +51,10 @@ Settings = Annotated[
 Format = Annotated[
     str | None,
     typer.Option(
-        metavar="json|json-array|csv|parquet",
+        metavar="json|json-array|csv|parquet|rows",
         help="json (the default) is JSON lines, or json-array if the first file is one; csv: "
-        "see docs/guides/ingest-csv.md. For sources other than files: rows (the default), or json "
-        "or csv in the column 'body'.",
+        "see docs/guides/ingest-csv.md. For sources other than files: json or csv decodes the text "
+        "in their column 'body'; rows (the default) keeps their columns.",
     ),
 ]
 Envelope = Annotated[
@@ -100,7 +104,9 @@ Retain = Annotated[
 ]
 DeleteWhen = Annotated[
     str | None,
-    typer.Option(metavar="SQL", help="A condition; a row that meets it deletes its key."),
+    typer.Option(
+        metavar="SQL", help="A condition; a row that meets it deletes the stored row of its key."
+    ),
 ]
 Columns = Annotated[
     str | None,
@@ -115,7 +121,9 @@ IgnoreCase = Annotated[
         help="Match the names of columns in files without regard to upper and lower case.",
     ),
 ]
-Shards = Annotated[int, typer.Option(metavar="N", help="Divide the rows among N shards.")]
+Shards = Annotated[
+    int, typer.Option(metavar="N", help="Divide the rows among N shards, each with its own merges.")
+]
 
 
 def what_is_read(
@@ -129,12 +137,16 @@ def what_is_read(
     """Return the kind of a source and its settings, from the options.
 
     Raises:
-        UsageError: the options name several kinds, or a setting is not NAME=VALUE.
+        UsageError: the options name no kind or several kinds, or a setting is not NAME=VALUE.
     """
     given = {"--files": files or None, "--log": log, "--generator": generator, "--kind": kind}
     named = [option for option, value in given.items() if value is not None]
     if len(named) > 1:
         raise UsageError(f"{' and '.join(named)} exclude each other: a source reads one of them")
+    if not named:
+        raise UsageError(
+            "the source has no data to read: pass --files, --log, --generator or --kind"
+        )
     found: dict[str, str] = {}
     for setting in settings or ():
         name, mark, value = setting.partition("=")
@@ -148,3 +160,105 @@ def what_is_read(
     from tidelog.collection.catalog.catalog import FILES
 
     return kind or FILES, found
+
+
+Delimiter = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CHARACTER", help="csv: the delimiter between fields, or 'tab'. By default guessed."
+    ),
+]
+Quote = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CHARACTER", help="csv: the quote character, or 'none'. By default guessed."
+    ),
+]
+Null = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TEXT",
+        help="csv: an unquoted field that means null, like the empty one; may be repeated."
+        " By default guessed.",
+    ),
+]
+DateFormat = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FORMAT",
+        help="csv: the format of dates, such as %d.%m.%Y, in addition to ISO 8601. By "
+        "default guessed.",
+    ),
+]
+TimestampFormat = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FORMAT",
+        help="csv: the format of times, such as '%d.%m.%Y %H:%M', in addition to ISO 8601."
+        " By default guessed.",
+    ),
+]
+Header = Annotated[
+    bool | None,
+    typer.Option(
+        "--header/--no-header",
+        help="csv: files begin with column names, or not. By default guessed.",
+    ),
+]
+Multiline = Annotated[
+    bool | None,
+    typer.Option(
+        "--multiline/--no-multiline",
+        help="csv: quoted fields may contain line ends, or not. By default guessed.",
+    ),
+]
+
+
+def csv_options(
+    *,
+    delimiter: str | None,
+    quote: str | None,
+    null: list[str] | None,
+    date_format: str | None,
+    timestamp_format: str | None,
+    header: bool | None,
+    multiline: bool | None,
+) -> CsvOptions:
+    """Return the csv options that the user gave; the others are None."""
+    from tidelog.collection.formats.csv.guess import CsvOptions
+
+    return CsvOptions(
+        delimiter="\t" if delimiter in ("tab", "\\t") else delimiter,
+        quote="" if quote == "none" else quote,
+        nulls=tuple(null) if null else None,
+        date_format=date_format,
+        timestamp_format=timestamp_format,
+        header=header,
+        multiline=multiline,
+    )
+
+
+def csv_fields(dialect: CsvDialect) -> dict[str, object]:
+    """Return a csv dialect as a JSON object."""
+    return {
+        "delimiter": dialect.delimiter,
+        "quote": dialect.quote or "none",
+        "nulls": list(dialect.nulls),
+        "date_format": dialect.date_format,
+        "timestamp_format": dialect.timestamp_format,
+        "header": dialect.has_header,
+        "multiline": dialect.multiline,
+    }
+
+
+def csv_text(dialect: CsvDialect) -> str:
+    """Return a csv dialect as the options that set it."""
+    told = [f"--delimiter {dialect.delimiter!r}", f"--quote {dialect.quote or 'none'!r}"]
+    told += [f"--null {text!r}" for text in dialect.nulls]
+    if dialect.date_format is not None:
+        told.append(f"--date-format {dialect.date_format!r}")
+    if dialect.timestamp_format is not None:
+        told.append(f"--timestamp-format {dialect.timestamp_format!r}")
+    told.append("--header" if dialect.has_header else "--no-header")
+    told.append("--multiline" if dialect.multiline else "--no-multiline")
+    return " ".join(told)

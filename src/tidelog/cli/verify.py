@@ -1,4 +1,4 @@
-"""``tidelog verify``: the end-to-end check of logs at a location."""
+"""``tidelog verify`` and ``tidelog demo``: trials of logs and of collections, end to end."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tidelog.cli.command import AsJson, location_url
-from tidelog.cli.output import bytes_text, choose_format, count_text, print_fields, print_json, say
+from tidelog.cli.output import (
+    Field,
+    bytes_text,
+    count_text,
+    say,
+    show,
+)
 from tidelog.errors import TidelogError, UsageError
 
 if TYPE_CHECKING:
@@ -51,7 +58,7 @@ def verify(
     streams: Annotated[
         int,
         typer.Option(
-            metavar="N", help="The number of record sequences; the first get the most records."
+            metavar="N", help="The number of streams of records; the first get the most records."
         ),
     ] = 64,
     protocol: Annotated[
@@ -79,7 +86,7 @@ def verify(
     from tidelog.verify.run import Settings
 
     if seconds is not None and days is not None:
-        raise UsageError("--seconds and --days exclude each other: give one")
+        raise UsageError("--seconds and --days exclude each other: pass one")
     settings = Settings(
         seed=_new_seed() if seed is None else seed,
         seconds=days * 86_400 if days is not None else SECONDS if seconds is None else seconds,
@@ -90,10 +97,7 @@ def verify(
     )
     url = location_url(context, is_lasting=False)
     report = asyncio.run(_verify(url, settings, keep=keep))
-    if choose_format(None, as_json=as_json) == "json":
-        print_json(report.to_dict())
-    else:
-        print_fields(fields_of(report))
+    show(report.to_dict(), fields_of(report), as_json=as_json)
     if not report.is_clean:
         raise VerifyFailed(
             f"the records read from the log {settings.log!r} differ from those appended: the log "
@@ -128,63 +132,91 @@ def _teller(settings: Settings) -> Callable[[Figures], None]:
         if figures.seconds < due:
             return
         due = figures.seconds + step
-        found = figures.to_dict()
         say(
-            f"{found['seconds']:.0f} of {settings.seconds:.0f} s: "
-            f"{count_text(found['records'], 'record')} appended, {found['records_read']:,} read, "
-            f"{count_text(found['collections'], 'collection')}, "
-            f"{count_text(found['takeovers'], 'takeover')}, lag {_lag_text(found)}"
+            f"{figures.seconds:.0f} of {settings.seconds:.0f} s: "
+            f"{count_text(figures.records, 'record')} appended, {figures.records_read:,} read, "
+            f"{count_text(figures.collections, 'collection')}, "
+            f"{count_text(figures.takeovers, 'takeover')}, lag {_lag_text(figures)}"
         )
 
     return tell
 
 
-def fields_of(report: Report) -> list[tuple[str, str | list[str]]]:
+def fields_of(report: Report) -> list[Field]:
     """Return the fields that report a run to people."""
-    found = report.to_dict()
+    found, settings = report.figures, report.settings
+    rate = found.records / found.seconds if found.seconds else 0.0
     appended = [
-        f"{count_text(found['records'], 'record')} in {count_text(found['appends'], 'append')}",
-        f"{bytes_text(found['bytes'])} in {found['seconds']:g} s",
-        f"{found['records_per_second']:,} records/s",
+        f"{count_text(found.records, 'record')} in {count_text(found.appends, 'append')}",
+        f"{bytes_text(found.bytes)} in {round(found.seconds, 1):g} s",
+        f"{round(rate):,} records/s",
     ]
     read = [
-        f"{count_text(found['records_read'], 'record')} in {count_text(found['reads'], 'object')}",
-        f"{count_text(found['replays'], 'replay')} from a cut",
+        f"{count_text(found.records_read, 'record')} in {count_text(found.reads, 'object')}",
+        f"{count_text(found.replays, 'replay')} from a cut",
     ]
-    meanwhile = [
-        count_text(found["takeovers"], "takeover"),
-        f"{count_text(found['collections'], 'collection')} of {found['collected']:,} objects",
-        f"{found['refused']:,} refused and {found['unknown']:,} unknown outcomes",
+    others = [
+        count_text(found.takeovers, "takeover"),
+        f"{count_text(found.collections, 'collection')} of {found.collected:,} objects",
+        f"{found.refused:,} refused and {found.unknown:,} unknown outcomes",
     ]
-    fields: list[tuple[str, str | list[str]]] = [
-        ("log", f"{found['log']}, {found['protocol']}, {count_text(found['streams'], 'stream')}"),
+    fields: list[Field] = [
+        ("log", f"{settings.log}, {settings.protocol}, {count_text(settings.streams, 'stream')}"),
         ("appended", ", ".join(appended)),
         ("read", ", ".join(read)),
         ("lag", _lag_text(found)),
-        ("concurrently", ", ".join(meanwhile)),
+        ("concurrently", ", ".join(others)),
     ]
-    if found["resumed_at"] is not None:
-        told = f"an earlier run was replayed from position {found['resumed_at']:,}"
+    if found.resumed_at is not None:
+        told = f"an earlier run was replayed from position {found.resumed_at:,}"
         fields.append(("resumed", told))
-    fields.append(("wrong", _wrong_lines(found) or "nothing"))
+    fields.append(("wrong", _wrong_lines(report) or "nothing"))
     return fields
 
 
-def _wrong_lines(found: dict[str, Any]) -> list[str]:
-    lines = [f"{problem['path']}: {problem['why']}" for problem in found["problems"]]
-    if (mismatch := found["mismatch"]) is not None:
-        lines += [f"{name}: {value}" for name, value in mismatch.items() if value is not None]
+def _wrong_lines(report: Report) -> list[str]:
+    lines = [f"{problem['path']}: {problem['why']}" for problem in report.problems]
+    if report.mismatch is not None:
+        named = report.mismatch.to_dict().items()
+        lines += [f"{name}: {value}" for name, value in named if value is not None]
     return lines
 
 
-def _lag_text(found: dict[str, Any]) -> str:
-    if found["lag_p50_us"] is None:
+def _lag_text(found: Figures) -> str:
+    median_us, most_us = found.lags.quantile_us(0.5), found.lags.quantile_us(0.99)
+    if median_us is None or most_us is None:
         return "nothing read yet"
-    median, most = found["lag_p50_us"] / 1e3, found["lag_p99_us"] / 1e3
-    return f"{median:.1f} ms at the median, {most:.1f} ms at p99"
+    return f"{median_us / 1e3:.1f} ms at the median, {most_us / 1e3:.1f} ms at p99"
 
 
 def _new_seed() -> int:
     from tidelog.core.clock import SystemClock
 
     return int(SystemClock().unique()[:8], 16)
+
+
+def demo(
+    folder: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER", help="The working directory. An earlier demo in it is deleted."
+        ),
+    ] = Path("demo-data"),
+    engine: Annotated[
+        str, typer.Option(metavar="spark|local", help="local works without Java.")
+    ] = "spark",
+) -> None:
+    """Ingest real flights, kill the ingester, and check the result.
+
+    The demo resumes the killed ingester, and compares the rows read with the data itself.
+    """
+    from tidelog.cli.engine import check_engine
+    from tidelog.demo import run_demo
+    from tidelog.errors import UsageError
+
+    # A wrong option must fail before the demo deletes the earlier one.
+    if engine not in ("spark", "local"):
+        raise UsageError(f"--engine must be spark or local, not {engine!r}")
+    check_engine(engine, master=None, conf=())
+
+    run_demo(folder, engine=engine)

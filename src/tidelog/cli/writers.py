@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,15 +17,29 @@ from typing import IO, TYPE_CHECKING, Annotated, Final, Protocol
 
 import typer
 
-from tidelog.cli.output import FORMATS, Rows, choose_format, open_rows, unwritten, write_bytes
+from tidelog.cli.output import (
+    FORMATS,
+    SHOWN_MAX,
+    Rows,
+    ShownRows,
+    choose_format,
+    count_text,
+    open_rows,
+    say,
+    unwritten,
+    write_bytes,
+)
+from tidelog.core.arguments import split_names
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.cli.arrow_rows import Out
+    from tidelog.cli.encoded_rows import Out
+    from tidelog.core.clock import Clock
     from tidelog.persist.read.selection import RowSelection
 
+AHEAD_MAX: Final = 4  # Tables in memory: one is written while threads prepare the others.
 BINARY: Final = ("parquet", "arrow")
 _SUFFIXES: Final = {
     ".csv": "csv",
@@ -74,21 +88,6 @@ Limit = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class OutputSelection:
-    """The selection of rows and columns by the options above; see `picked_by`."""
-
-    columns: list[str] | None
-    where: str | None
-    limit: int | None
-
-    def selection(self) -> RowSelection:
-        """Return the selection in the type of the read functions."""
-        from tidelog.persist.read.selection import RowSelection
-
-        return RowSelection(columns=self.columns, where=self.where, limit=self.limit, what="--")
-
-
 def _format_of(path: Path) -> str:
     """Return the format of a file from the ending of its name; without an ending, json.
 
@@ -104,6 +103,21 @@ def _format_of(path: Path) -> str:
             f"no format has the ending {path.suffix!r}: use one of {known}, or pass --format"
         )
     return told
+
+
+def check_follow(until: str | None, output: str | None) -> None:
+    """Check the options of a command with --follow.
+
+    Raises:
+        UsageError: an option does not apply.
+    """
+    if until is not None:
+        raise UsageError("--follow and --until exclude each other: pass one")
+    if output not in (None, "-"):
+        raise UsageError(
+            "--output writes a file that is complete, and --follow never completes one: pass "
+            f"--until, or redirect standard output (> {output})"
+        )
 
 
 class PreparedRows(Protocol):
@@ -122,22 +136,34 @@ class PreparedRows(Protocol):
 
 
 class Destination:
-    """The destination of rows; a ``path`` of None is standard output."""
+    """The destination of rows and their selection; a ``path`` of None is standard output."""
 
-    def __init__(self, format: str | None, output: str | None, *, as_json: bool) -> None:
+    def __init__(
+        self,
+        format: str | None,
+        output: str | None,
+        *,
+        as_json: bool,
+        columns: list[str] | None,
+        where: list[str] | None,
+        limit: int | None,
+    ) -> None:
         """Choose the format, and check that the destination is writable.
 
         Raises:
             UsageError: the format or the folder does not exist, or a terminal cannot show the
-                format.
+                format. Or a column's name is empty, or ``where`` has several conditions.
         """
+        self.limit = limit
+        self._where = where[0] if where else None
+        self._columns = [name for part in columns or () for name in split_names(part)]
         self.path = None if output in (None, "-") else Path(output)
         told = format
         if told is None and not as_json and self.path is not None:
             told = _format_of(self.path)
         if told in BINARY:
             if as_json:
-                raise UsageError(f"--json and --format {told} exclude each other: give one")
+                raise UsageError(f"--json and --format {told} exclude each other: pass one")
             self.format = told
             if self.path is None and is_terminal():
                 raise UsageError(
@@ -151,6 +177,18 @@ class Destination:
             raise UsageError(f"--format must be one of {known}, not {told!r}")
         if output is not None and self.path is not None:
             _check_place(self.path, output)
+        if where and len(where) > 1:
+            raise UsageError("--where is given more than once: join the conditions with AND")
+        if not all(self._columns):
+            given = ",".join(self._columns)
+            raise UsageError("--columns must be names separated by commas", given=given)
+
+    def selection(self) -> RowSelection:
+        """Return the selection of rows and columns in the type of the read functions."""
+        from tidelog.persist.read.selection import RowSelection
+
+        columns = self._columns or None
+        return RowSelection(columns=columns, where=self._where, limit=self.limit, what="--")
 
     @property
     def is_for_people(self) -> bool:
@@ -177,13 +215,13 @@ class Destination:
 
     def _rows(self, schema: pa.Schema, out: Out) -> PreparedRows:
         if self.format in BINARY:
-            from tidelog.cli.arrow_rows import ArrowRows, ParquetRows
+            from tidelog.cli.encoded_rows import ArrowRows, ParquetRows
 
             if self.format == "parquet":
                 return ParquetRows(schema, out)
             return ArrowRows(schema, out, is_file=self.path is not None)
         if self.format in ("json", "csv"):
-            from tidelog.cli.lines import LineRows
+            from tidelog.cli.encoded_rows import LineRows
 
             return LineRows(schema, out.write, is_csv=self.format == "csv")
         if self.path is None:
@@ -283,17 +321,63 @@ def _told(path: Path) -> Iterator[None]:
         raise unwritten(str(path), error) from error
 
 
-def picked_by(
-    columns: list[str] | None, where: list[str] | None, limit: int | None
-) -> OutputSelection:
-    """Return the selection that the options make.
+async def write_all(
+    tables: AsyncGenerator[pa.Table, None],
+    schema: pa.Schema,
+    destination: Destination,
+    *,
+    clock: Clock,
+    unit: str,
+    told: str,
+    is_endless: bool = False,
+) -> None:
+    """Write rows as they arrive; reads and conversions run ahead.
 
-    Raises:
-        UsageError: a column's name is empty, or ``--where`` is repeated.
+    `AHEAD_MAX` bounds the tables in memory. A table on a terminal ends after `SHOWN_MAX` rows with
+    the count of the others, unless the user gives a limit or the rows are ``is_endless``. A message
+    below a table has the number of rows, their ``unit``, and ``told``.
     """
-    if where and len(where) > 1:
-        raise UsageError("--where is given more than once: join the conditions with AND")
-    names = [name.strip() for part in columns or () for name in part.split(",")]
-    if not all(names):
-        raise UsageError("--columns must be names separated by commas", given=",".join(names))
-    return OutputSelection(names or None, where[0] if where else None, limit)
+    import pyarrow as pa
+
+    from tidelog.core.lookahead import in_order
+
+    # The system allocator returns memory sooner than Arrow's default pool, at equal speed here.
+    pa.set_memory_pool(pa.system_memory_pool())
+    count = 0
+    is_cut = destination.is_for_people and destination.limit is None and not is_endless
+    cut = ShownRows(SHOWN_MAX if is_cut else None)
+
+    async def pieces() -> AsyncGenerator[_Piece, None]:
+        async with aclosing(tables):
+            async for table in tables:
+                shown = cut.shown(table)
+                if shown.num_rows or not table.num_rows:
+                    yield _Piece([shown], shown.num_rows, shown.nbytes)
+                if cut.is_done:
+                    return
+
+    async def prepare(piece: _Piece) -> Callable[[], None]:
+        # pop() removes the last reference to the table, so that its memory is free once converted.
+        return await clock.offload(lambda: rows.prepare(piece.tables.pop()))
+
+    def size_of(piece: _Piece) -> int:
+        return piece.size_bytes
+
+    with destination.opened(schema) as rows:
+        ready = in_order(pieces(), prepare, size_of=size_of, at_once=AHEAD_MAX)
+        async with aclosing(ready):
+            async for piece, write in ready:
+                count += piece.rows
+                await clock.offload(write)
+    cut.report()
+    if destination.format == "table":
+        say(f"{count_text(count, unit)} {told}".rstrip())
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A table that waits to be written; ``tables`` is empty after the conversion."""
+
+    tables: list[pa.Table]
+    rows: int
+    size_bytes: int

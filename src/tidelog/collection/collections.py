@@ -1,6 +1,7 @@
 """The collections of a location, by name: open, list, and set how much history they keep.
 
-A source creates its collection, and drops it: see `tidelog.collection.sources`.
+A source creates its collection, and drops it: see `tidelog.collection.sources`. A table is a
+collection, too: see `tidelog.collection.tables`.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import builtins
 from dataclasses import dataclass
 
+from tidelog.collection.catalog.catalog import Catalog
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.catalog.retention import move_history
 from tidelog.collection.collection import Collection
 from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock
+from tidelog.persist.transactions.transactions import Transactions
 from tidelog.store.port import Store
 
 
@@ -25,6 +28,7 @@ class Collections:
     consensus: Consensus
     clock: Clock
     controller: Controller
+    transactions: Transactions  # Those of the tables.
 
     async def open(self, name: str) -> Collection:
         """Return the handle of a collection, or of a source's errors under ``NAME_errors``.
@@ -34,11 +38,15 @@ class Collections:
             UsageError: the name is not a text.
         """
         check_kind(name, str, "the name of a collection must be a str")
-        catalog = await self.controller.catalog()
+        return self.opened(await self.controller.catalog(), name)
+
+    def opened(self, catalog: Catalog, name: str) -> Collection:
+        """Return the handle of a collection of a catalog that was read before; see `open`."""
         rendition = catalog.errors_of(name)
         is_errors = rendition is not None
         if rendition is None:
             rendition = catalog.active(name)
+        table = catalog.tables.get(name)
         appended = {s.rendition for s in catalog.sources.values() if s.envelope == "none"}
         return Collection(
             name=name,
@@ -48,6 +56,8 @@ class Collections:
             clock=self.clock,
             is_errors=is_errors,
             appended=is_errors or rendition.id in appended,
+            table=table,
+            transactions=None if table is None else self.transactions,
         )
 
     async def list(self) -> builtins.list[str]:
@@ -61,7 +71,7 @@ class Collections:
         makes them readable again.
 
         Raises:
-            NoSuchCollection: no source feeds a collection of this name.
+            NoSuchCollection: no source feeds a collection of this name, and no table has it.
         """
         await self.controller.retain(name, retain_ms)
         collection = await self.open(name)

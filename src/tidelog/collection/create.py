@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import FILES, CollectionInfo, RenditionInfo, SourceInfo
 from tidelog.collection.formats.csv.guess import guess_csv
-from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
 from tidelog.collection.formats.json.texts import UNNAMEABLE
+from tidelog.collection.formats.lines import CsvDialect
 from tidelog.collection.formats.names import spelled_once
 from tidelog.collection.formats.times import check_time_type
 from tidelog.collection.formats.types import is_json, parse_schema
@@ -22,16 +22,17 @@ from tidelog.collection.infer import (
     no_files,
     sample_schema,
 )
-from tidelog.collection.source.decode_rows import csv_line, one_line
+from tidelog.collection.source.decode import csv_line, one_line
 from tidelog.collection.source.files import FilesSource
+from tidelog.collection.source.files_head import refuse_own_location
 from tidelog.collection.source.kind import BODY, ROWS, SourceKind, told
 from tidelog.collection.source.kinds import open_kind
-from tidelog.collection.source.own_location import refuse_own_location
 from tidelog.collection.spec_types import SourceSpec
+from tidelog.core.arguments import joined_names
 from tidelog.core.clock import Clock
 from tidelog.core.ids import new_rendition_id, new_shard_id, new_source_id
 from tidelog.errors import UsageError
-from tidelog.persist.format.schema import ShardSchema, differ_by_case, encode_schema, shard_schema
+from tidelog.persist.format.schema import ShardSchema, differ_by_case, shard_schema
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store, real_root, split_globs
 from tidelog.store.wrapping import split_wrapping
@@ -73,7 +74,7 @@ async def resolve_spec(
     rendition = RenditionInfo(
         id=info.rendition,
         collection=spec.name,
-        schema=encode_schema(schema),
+        schema=schema.encoded,
         shards=tuple(new_shard_id(clock) for _ in range(spec.shards)),
         errors=new_shard_id(clock),
         remap=new_shard_id(clock),
@@ -126,13 +127,13 @@ async def _columns_of(
         unknown = [] if given is None else [n for n in given.names if n not in own.names]
         if unknown:
             raise UsageError(
-                f"--schema has {unknown[0]!r}, which is not a column of this source: its columns "
+                f"schema= has {unknown[0]!r}, which is not a column of this source: its columns "
                 f"are {', '.join(own.names)}"
             )
         return CsvDialect(), own if given is None else given
     if BODY not in own.names:
         raise UsageError(
-            f"a source of the kind {kind.name!r} has no text to decode: remove --format"
+            f"a source of the kind {kind.name!r} has no text to decode: remove format="
         )
     is_csv = spec.read_as == "csv"
     if given is not None and not is_csv:
@@ -148,7 +149,7 @@ async def _columns_of(
         return dialect, found if given is None else given
     if given is None and not sample:
         raise UsageError(
-            "the source has no data yet to infer a schema from: give --schema 'name type, ...'"
+            "the source has no data yet to infer a schema from: pass schema='name type, ...'"
         )
     if given is None:
         return CsvDialect(), sample_schema(sample)
@@ -193,8 +194,8 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
     Raises:
         UsageError: a column that the spec names is missing, or has an unsuitable type.
     """
-    known = ", ".join(given.names)
-    for option, columns in (("--key", spec.key), ("--time-column", (spec.time_column,))):
+    known = joined_names(given.names)
+    for option, columns in (("key=", spec.key), ("time_column=", (spec.time_column,))):
         for column in columns:
             if column is not None and column not in given.names:
                 raise UsageError(
@@ -215,7 +216,7 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
     if spec.delete_when is not None:
         from tidelog.predicate.expression import check_predicate  # Loads DuckDB.
 
-        check_predicate(spec.delete_when, schema.data, definite=True, what="--delete-when")
+        check_predicate(spec.delete_when, schema.data, definite=True, what="delete_when=")
     return schema
 
 
@@ -228,5 +229,5 @@ def _check_json_name(field: pa.Field[Any]) -> None:
     if is_json(field) and UNNAMEABLE.search(field.name):
         raise UsageError(
             f"the column {field.name!r} cannot have the type JSON, because its name has a quote, "
-            "a backslash or a control character: give it another type with --schema"
+            "a backslash or a control character: give it another type with schema="
         )

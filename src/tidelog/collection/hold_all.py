@@ -14,7 +14,7 @@ from tidelog.collection.formats.times import format_time
 from tidelog.core.frontier import TIME_MAX, Frontier, join, meet
 from tidelog.errors import NoSuchHold, UsageError
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.states.hold import Hold
+from tidelog.persist.states.state import Hold, State
 
 
 def check_not_own(name: str) -> None:
@@ -30,23 +30,23 @@ def check_not_own(name: str) -> None:
         )
 
 
-def check_newest_stays(shards: Sequence[Shard], since: Frontier) -> None:
+def check_newest_stays(states: Sequence[State], since: Frontier) -> None:
     """Check that a move of a hold keeps the newest contents readable, by the last known states.
 
     Raises:
         UsageError: ``since`` is after the newest contents, which readers and ingesters need.
     """
-    newest = max(0, min(upper_time(shard) for shard in shards) - 1)
+    newest = max(0, min(upper_time(state) for state in states) - 1)
     if since.is_empty or since.time > newest:
         raise UsageError(
-            "the newest contents of a collection must stay readable: give a time up to "
+            "the newest contents of a collection must stay readable: pass a time up to "
             f"{format_time(newest)}"
         )
 
 
-def upper_time(shard: Shard) -> int:
-    """Return the upper of a shard as a time; that of a finished shard is `TIME_MAX`."""
-    upper = shard.state.upper_frontier
+def upper_time(state: State) -> int:
+    """Return the upper of a state as a time; that of a finished shard is `TIME_MAX`."""
+    upper = state.upper_frontier
     return TIME_MAX if upper.is_empty else upper.time
 
 
@@ -129,6 +129,6 @@ def holds_of(shards: Sequence[Shard], name: str) -> list[Hold]:
         known = sorted({one for shard in shards for one in shard.state.holds})
         raise NoSuchHold(
             f"no hold named {name!r}: "
-            + (f"existing holds: {', '.join(known)}" if known else "place it first")
+            + (f"existing holds: {', '.join(known)}" if known else "create it first")
         )
     return found

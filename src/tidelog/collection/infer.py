@@ -18,12 +18,11 @@ import pyarrow.parquet as pq
 
 from tidelog.collection.formats.casts import fit
 from tidelog.collection.formats.csv.guess import CsvOptions, guess_csv
-from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.foreign import OLD_LINE_ENDS, has_old_line_ends, why_foreign
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT, array_end
 from tidelog.collection.formats.json.decode import decode_json
 from tidelog.collection.formats.json.texts import UNNAMEABLE
-from tidelog.collection.formats.lines import record_ends
+from tidelog.collection.formats.lines import CsvDialect, record_ends
 from tidelog.collection.formats.names import match_names, spelled_once
 from tidelog.collection.formats.parquet import MAGIC, changed_types, footer_bytes, read_footer
 from tidelog.collection.formats.types import json_field, plain_type, without_maps
@@ -102,7 +101,7 @@ def _why_no_object(sample: FileSample, name: str, format: str) -> str:
         line = sample.text.count(b"\n", 0, end) + 1
         return (
             f"the array at the start of {name!r} has no objects and ends on line {line}, but "
-            "other text follows it: correct the file, or give --schema to read it by lines"
+            "other text follows it: correct the file, or pass schema= to read it by lines"
         )
     if len(sample.text) >= FILE_BYTES_MAX and not len(record_ends(sample.lines(format))):
         return _too_long("element of the array" if is_array else "line", name)
@@ -112,14 +111,14 @@ def _why_no_object(sample: FileSample, name: str, format: str) -> str:
     why = f"no line of {name!r} is a json object; line {place + 1} begins with {begin!r}"
     told = _format_told(name)
     if told is not None:
-        return f"{why}; the file's name suggests {told}: add --format {told}"
-    return f"{why}; correct the file or --format, or give --schema"
+        return f"{why}; the file's name suggests {told}: add format='{told}'"
+    return f"{why}; correct the file or format=, or pass schema="
 
 
 def _too_long(what: str, name: str) -> str:
     return (
         f"the first {what} of {name!r} is longer than {FILE_BYTES_MAX >> 20} MiB, the part of a "
-        "file from which a schema is inferred: give --schema 'name type, ...'"
+        "file from which a schema is inferred: pass schema='name type, ...'"
     )
 
 
@@ -135,7 +134,7 @@ async def are_arrays(entries: Sequence[Entry], store: Store) -> bool:
 def no_files(places: Sequence[str]) -> UsageError:
     return UsageError(
         f"no data at {' and '.join(map(without_secrets, places))} to infer a schema from: no "
-        "files, or only empty ones; correct --files, or give --schema 'name type, ...'"
+        "files, or only empty ones; correct files=, or pass schema='name type, ...'"
     )
 
 
@@ -166,7 +165,7 @@ async def infer_csv(
         names = tuple(columns.names) if columns is not None and options.header is False else ()
         return msgspec.structs.replace(options.dialect(), names=names), None
     if columns is None and _names_in(readable[0].text.lstrip().split(b"\n", 1)[0]) is not None:
-        raise UsageError(f"{entries[0].key!r} begins with a json object: remove --format csv")
+        raise UsageError(f"{entries[0].key!r} begins with a json object: remove format='csv'")
     if (
         columns is None
         and len(readable[0].text) >= FILE_BYTES_MAX
@@ -180,10 +179,14 @@ async def infer_csv(
             return guess_csv(text, options, columns, cut=is_cut, others=found[place + 1 :])
         except ValueError as error:
             why = why or error
-    said = "some bytes are not UTF-8" if isinstance(why, UnicodeDecodeError) else why
+    if isinstance(why, UnicodeDecodeError):
+        raise UsageError(
+            f"{entries[0].key!r} cannot be read as csv: some bytes are not UTF-8; convert the "
+            "file, for example with iconv -t UTF-8, or correct format="
+        ) from why
     raise UsageError(
-        f"{entries[0].key!r} cannot be read as csv: in its first line, {said}; correct --format, "
-        "--delimiter or --quote"
+        f"{entries[0].key!r} cannot be read as csv: in its first line, {why}; correct format=, "
+        "delimiter= or quote="
     ) from why
 
 
@@ -203,7 +206,7 @@ def _readable(entries: Sequence[Entry], samples: Sequence[FileSample]) -> list[F
     if not plain:
         first = next(e for e, s in zip(entries, samples, strict=False) if s.why is None)
         if found[0].text.startswith(MAGIC):
-            raise UsageError(f"{first.key!r} is a parquet file: add --format parquet")
+            raise UsageError(f"{first.key!r} is a parquet file: add format='parquet'")
         raise UsageError(f"{first.key!r} cannot be read: {_why_no_text(found[0].text)}")
     return plain
 
@@ -245,7 +248,7 @@ def sample_schema(sample: bytes) -> pa.Schema:
         except duckdb.Error as error:
             why = str(error).splitlines()[0]
             raise UsageError(
-                f"the files cannot be read as json: {why}; correct --format, or give --schema"
+                f"the files cannot be read as json: {why}; correct format=, or pass schema="
             ) from error
     _check_names(found, names)
     mixed = {name for name, kind, *_ in found if _is_mixed(kind)}
@@ -285,16 +288,14 @@ def _check_names(columns: Sequence[tuple[Any, ...]], names: frozenset[str] | Non
         UsageError: a column is not a field of the lines, or there are no columns.
     """
     if names is None:
-        raise UsageError(
-            "the files' lines are not json objects: correct --format, or give --schema"
-        )
+        raise UsageError("the files' lines are not json objects: correct format=, or pass schema=")
     if [name for name, *_ in columns] == ["json"] and "json" not in names:
         raise UsageError(_why_no_columns(names))
     for name, kind, *_ in columns:
         if "\0" in name or "\0" in kind:
             raise UsageError(
                 f"the field {name!r}, or one within it, has a NUL in its name, which SQL cannot "
-                "hold: give --schema without it"
+                "hold: pass schema= without it"
             )
     if {name for name, *_ in columns} <= names:
         return
@@ -307,14 +308,12 @@ def _check_names(columns: Sequence[tuple[Any, ...]], names: frozenset[str] | Non
 
 def _why_no_columns(names: frozenset[str]) -> str:
     if not names:
-        return (
-            "the objects in the files have no fields, so no schema can be inferred: give --schema"
-        )
+        return "the objects in the files have no fields, so no schema can be inferred: pass schema="
     if "" in names:
-        return "a field in the files has an empty name: give --schema without it"
+        return "a field in the files has an empty name: pass schema= without it"
     return (
         f"each line has few of the {len(names):,} fields in the files, so the names look like "
-        "data, not like columns: give --schema with the columns that matter"
+        "data, not like columns: pass schema= with the columns that matter"
     )
 
 
@@ -405,5 +404,5 @@ async def _parquet_metadata(entry: Entry, store: Store) -> pq.FileMetaData:
     except CorruptionError as error:
         raise UsageError(
             f"{entry.key!r} cannot be read as parquet: {error.sentence}; correct the file, or "
-            "--format"
+            "format="
         ) from error

@@ -14,14 +14,24 @@ from typing import TYPE_CHECKING, Final
 from tidelog.collection.catalog.catalog import Catalog, SourceInfo, is_gone
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.catalog.lost import is_of_source
+from tidelog.collection.catalog.retention import move_history
 from tidelog.collection.hold_all import move_ingest_hold
 from tidelog.collection.ingest.expiry import expiries_of
 from tidelog.collection.ingest.health import STATUS, health_path
 from tidelog.collection.ingest.notes import notes_path
 from tidelog.collection.source.kinds import release_source
+from tidelog.collection.tables import drop_shard
 from tidelog.consensus.port import Consensus
 from tidelog.core.clock import Clock
-from tidelog.core.ids import CATALOG_SHARD, Named, ShardId, name_of, named_id
+from tidelog.core.ids import (
+    CATALOG_SHARD,
+    TABLES,
+    NamedKind,
+    ShardId,
+    name_of,
+    named_id,
+    transactions_id,
+)
 from tidelog.errors import NoSuchCollection, UsageError
 from tidelog.machine.record import rollup_seqno
 from tidelog.persist.handle.shard import Shard
@@ -31,7 +41,8 @@ from tidelog.persist.maintenance.merging import Expiry
 from tidelog.persist.maintenance.sweeper import usage_of_shard
 from tidelog.persist.maintenance.usage import ShardUsage
 from tidelog.persist.states.batch import Batch
-from tidelog.persist.states.hold import Hold
+from tidelog.persist.states.state import Hold
+from tidelog.persist.transactions.applier import complete_state
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.store.port import Store
 from tidelog.store.probe import delete_old_probes
@@ -54,17 +65,24 @@ def no_such(error: NoSuchCollection, name: str, shards: Sequence[str]) -> NoSuch
     return NoSuchCollection(f"{error.sentence}; no shard named {name!r}{known}")
 
 
+def transactions_label(name: str) -> str:
+    """Return the text by which reports name a transaction shard."""
+    return "(tables)" if name == TABLES else f"({name}: transactions)"
+
+
 @dataclass(frozen=True, slots=True)
 class ShardGroup:
-    """A group of shards: those of a source, one of a user, the catalog's, or the dropped ones.
+    """A group of shards: of a source, of a table, of a user, of the catalog, or the dropped ones.
 
     Shape: ``roles`` has the purpose of each of ``shards``; ``expiries`` is by the id of a shard.
+    Units: ``retain_ms`` is the retention of a table, or None for no limit.
     """
 
     name: str
     shards: tuple[Shard, ...]
     roles: tuple[str, ...]
     is_source: bool = False
+    retain_ms: int | None = None
     expiries: Mapping[str, Expiry] = field(default_factory=dict)
 
     @property
@@ -148,6 +166,7 @@ class Maintenance:
     consensus: Consensus
     clock: Clock
     controller: Controller
+    tables: Transactions  # Those of the tables.
 
     async def groups(self, names: Sequence[str] = (), *, dropped: bool = False) -> list[ShardGroup]:
         """Return the shards of collections and of users, by name; without names, all of them.
@@ -165,7 +184,7 @@ class Maintenance:
                 one for name in dict.fromkeys(names) for one in await self._named(catalog, name)
             ]
         found = [self._of(catalog, name) for name in sorted(catalog.collections)]
-        found += [self._of_user(name) for name in await self._names(Named.SHARD)]
+        found += [self._of_user(name) for name in await self._names(NamedKind.SHARD)]
         found.append(ShardGroup(CATALOG_NAME, (self._shard(CATALOG_SHARD),), ("catalog",)))
         gone = tuple(self._shard(one) for one in sorted(catalog.dropped))
         if dropped and gone:
@@ -179,7 +198,8 @@ class Maintenance:
 
         ``merger`` does the work; the default is this process. ``full`` first moves the hold of an
         idle source's ingester, so that the merge drops times that retention has passed. It also
-        drops expired bad rows and deletions: see `expiries_of`.
+        drops expired bad rows and deletions: see `expiries_of`. The hold of a table with a
+        retention is moved each time, because its writers do not move it.
 
         Raises:
             CorruptionError: a part is missing or damaged.
@@ -189,6 +209,9 @@ class Maintenance:
             done, batches = CompactionReport(), 0
             if full and one.is_source:
                 await move_ingest_hold(one.shards)
+            if one.retain_ms is not None:
+                upper = (await self.tables.refresh()).upper_frontier
+                await move_history(one.shards, upper, one.retain_ms)
             for shard in one.shards:
                 expiry = one.expiries.get(shard.id)
                 done += await compact(shard, full=full, expiry=expiry, merger=merger)
@@ -201,8 +224,8 @@ class Maintenance:
         """Delete objects that left a state at least ``after_us`` ago; yield each group's result.
 
         With ``sweeps``, also list all objects, and delete those that no state will ever name, and
-        the old versions of each state. Dropped shards are finalized first, so that all of their
-        objects leave the state. When none is left, the catalog forgets the shard.
+        the old versions of each state. The shards of a dropped collection are dropped first, so
+        that all of their objects leave the state. When none is left, the catalog forgets the shard.
 
         Raises:
             LocationError: the store failed; no state names the objects deleted before it.
@@ -212,7 +235,7 @@ class Maintenance:
             held: dict[str, KeepingHold] = {}
             for shard in one.shards:
                 if one.is_dropped:
-                    await shard.drop()
+                    await drop_shard(self.tables, shard)
                 deleted += await shard.collect(after_us=after_us)
                 if sweeps:
                     deleted += (await shard.sweep()).deleted
@@ -259,6 +282,8 @@ class Maintenance:
             for shard, role in zip(one.shards, one.roles, strict=True):
                 usage = await usage_of_shard(shard)
                 state = shard.state
+                if state.registered.name:
+                    state = await complete_state(shard)
                 yield ShardFacts(
                     name=one.name,
                     role=role,
@@ -314,7 +339,7 @@ class Maintenance:
             if _is_clear(objects[id_]):
                 continue
             shard = self._shard(id_)
-            if (await shard.refresh()).is_buried:
+            if (await shard.refresh()).is_dropped:
                 deleted += await self._clear(shard)
         if deleted:
             yield GroupCollection(FORGOTTEN_NAME, deleted, 0)
@@ -345,9 +370,9 @@ class Maintenance:
 
     async def _named(self, catalog: Catalog, name: str) -> list[ShardGroup]:
         found = [self._of(catalog, name)] if name in catalog.collections else []
-        if await self.consensus.head(named_id(Named.SHARD, name)) is not None:
+        if await self.consensus.head(named_id(NamedKind.SHARD, name)) is not None:
             found.append(self._of_user(name))
-        if not found and name in await self._names(Named.TRANSACTIONS):
+        if not found and name in await self._names(NamedKind.TRANSACTIONS):
             raise UsageError(
                 f"{name!r} is a transaction shard: run the command without names for it"
             )
@@ -355,22 +380,26 @@ class Maintenance:
             try:
                 catalog.collection(name)
             except NoSuchCollection as error:
-                shards = await self._names(Named.SHARD)
+                shards = await self._names(NamedKind.SHARD)
                 raise no_such(error, name, shards) from None
         return found
 
     async def transactions(self) -> list[Transactions]:
-        """Return the handles of the transaction shards of the location."""
-        return [
+        """Return the handles of the transaction shards of the location: the tables', and users'."""
+        kind = NamedKind.TRANSACTIONS
+        keys = [key async for key in self.consensus.list_keys(kind.prefix)]
+        names = sorted(name for key in keys if (name := name_of(kind, key)) is not None)
+        found = [
             Transactions(
                 name=name,
-                kind=Named.SHARD,
+                kind=NamedKind.SHARD,
                 store=self.store,
                 consensus=self.consensus,
                 clock=self.clock,
             )
-            for name in await self._names(Named.TRANSACTIONS)
+            for name in names
         ]
+        return [self.tables, *found] if transactions_id(TABLES) in keys else found
 
     async def tidy(self, *, sweeps: bool = False) -> AsyncIterator[GroupCollection]:
         """Apply committed transactions and forget them; delete the leftovers of dropped sources.
@@ -384,7 +413,7 @@ class Maintenance:
             await one.tidy()
             machine = one.machine
             deleted = await (machine.settle() if sweeps else machine.collect())
-            yield GroupCollection(f"({one.name}: transactions)", deleted, 0)
+            yield GroupCollection(transactions_label(one.name), deleted, 0)
         async for found in self._clear_forgotten(sweeps=sweeps):
             yield found
 
@@ -396,12 +425,12 @@ class Maintenance:
         """
         return GroupCollection("(probes)", await delete_old_probes(self.store, clock=self.clock), 0)
 
-    async def _names(self, kind: Named) -> list[str]:
+    async def _names(self, kind: NamedKind) -> list[str]:
         keys = [key async for key in self.consensus.list_keys(kind.prefix)]
         return sorted(name for key in keys if (name := name_of(kind, key)) is not None)
 
     def _of_user(self, name: str) -> ShardGroup:
-        return ShardGroup(name, (self._shard(named_id(Named.SHARD, name)),), (SHARD_ROLE,))
+        return ShardGroup(name, (self._shard(named_id(NamedKind.SHARD, name)),), (SHARD_ROLE,))
 
     def _of(self, catalog: Catalog, name: str) -> ShardGroup:
         info = catalog.collection(name)
@@ -412,7 +441,15 @@ class Maintenance:
             if source.rendition in info.renditions:
                 expiries |= expiries_of(catalog.renditions[source.rendition], source)
         names = tuple(role for _, role in roles)
-        return ShardGroup(name, shards, names, is_source=True, expiries=expiries)
+        table = catalog.tables.get(name)
+        return ShardGroup(
+            name,
+            shards,
+            names,
+            is_source=table is None,
+            retain_ms=None if table is None else table.retain_ms,
+            expiries=expiries,
+        )
 
     def _shard(self, name: str, store: Store | None = None) -> Shard:
         return Shard(

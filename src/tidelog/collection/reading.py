@@ -5,22 +5,25 @@ Source: design page 6, "Times".
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from tidelog.collection.formats.times import format_time
 from tidelog.core.clock import Clock
+from tidelog.core.frames import duckdb_relation, pandas_frame, polars_frame
 from tidelog.persist.format.bounds import Box
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.read.by_spark import spark_room
+from tidelog.persist.read.contents import ContentsReader, parts_in_order
 from tidelog.persist.read.opened import PartOpener
 from tidelog.persist.read.pieces import (
-    Wanted,
+    SnapshotQuery,
     changes_in_pieces,
     opener_names,
     pieces_as_written,
@@ -29,13 +32,18 @@ from tidelog.persist.read.selection import CheckedSelection, first_rows, rows_co
 from tidelog.persist.read.sweep import pieces_by_key
 from tidelog.store.port import Store
 
+if TYPE_CHECKING:
+    import duckdb
+    from pyspark.sql import DataFrame, SparkSession
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """A read of some rows and columns of a collection, from parts of its shards.
 
     Each row is in one shard, so the parts of all shards can be read like those of one shard. With
-    ``is_packed``, text columns may keep the dictionary encoding in which they are stored.
+    ``is_packed``, text columns may keep the dictionary encoding in which they are stored. With
+    ``is_at_once``, the caller holds all rows in memory, so all cores decode them at one time.
     """
 
     name: str
@@ -45,6 +53,7 @@ class Reading:
     clock: Clock
     wanted: CheckedSelection
     is_packed: bool = False
+    is_at_once: bool = False
 
     @property
     def narrow(self) -> ShardSchema:
@@ -59,12 +68,16 @@ class Reading:
             UsageError: the condition fails on a row. CorruptionError: stored bytes are wrong.
             LocationError: the store failed.
         """
+        in_order = parts_in_order(parts, self.schema) if self._is_whole else None
+        if in_order is not None:
+            yield await self._as_written(in_order, time)
+            return
         left = self.wanted.limit
         if left == 0:
             return
         with self.wanted.sandbox() as sandbox:
             box = self.wanted.box(sandbox)
-            wanted = Wanted(as_of=time, columns=self.wanted.needed, box=box)
+            wanted = SnapshotQuery(as_of=time, columns=self.wanted.needed, box=box)
             read = pieces_as_written if self.appended else pieces_by_key
             async with aclosing(read(parts, wanted, self._opener(box))) as pieces:
                 async for piece in pieces:
@@ -77,6 +90,21 @@ class Reading:
                         yield chosen
                     if left == 0:
                         return
+
+    @property
+    def _is_whole(self) -> bool:
+        wanted = self.wanted
+        return self.is_at_once and wanted.predicate is None and wanted.limit is None
+
+    async def _as_written(self, parts: Sequence[Part], time: int) -> pa.Table:
+        reader = ContentsReader(
+            schema=self.schema,
+            selection=self.wanted,
+            as_of=time,
+            store=self.store,
+            clock=self.clock,
+        )
+        return await reader.as_written(parts)
 
     async def changes(
         self, parts: Sequence[Part], since: int, until: int
@@ -91,7 +119,7 @@ class Reading:
             return
         with self.wanted.sandbox() as sandbox:
             box = self.wanted.box(sandbox)
-            wanted = Wanted(as_of=until, after=since, columns=self.wanted.needed, box=box)
+            wanted = SnapshotQuery(as_of=until, after=since, columns=self.wanted.needed, box=box)
             async with aclosing(changes_in_pieces(parts, wanted, self._opener(box))) as pieces:
                 async for piece in pieces:
                     choose = partial(
@@ -118,20 +146,120 @@ class Reading:
         return frozenset(texts.intersection(self.wanted.columns) - {*self.schema.key, *box})
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """The rows of a collection at one time, each repeated by its count.
+class Readable(Protocol):
+    """The part of a collection that its contents use."""
 
-    Later commits do not change them. pandas, Polars, DuckDB and PyArrow read them directly, through
-    the Arrow C stream interface.
+    def rows_of(self, reading: Reading, time: int) -> AsyncGenerator[pa.Table, None]: ...
+
+
+@dataclass(slots=True, kw_only=True, repr=False)
+class Contents:
+    """The rows of a collection at one time, each repeated by its count; not read yet.
+
+    Later commits and merges do not change them. A hold keeps the time readable.
+    """
+
+    as_of: int
+    reading: Reading
+    collection: Readable
+    _table: pa.Table | None = field(init=False, default=None)
+
+    def __repr__(self) -> str:
+        columns = len(self.reading.wanted.columns)
+        return f"<tidelog contents: {columns} columns as of {format_time(self.as_of)}>"
+
+    async def to_arrow(self) -> pa.Table:
+        """Return the rows as an Arrow table. The first call reads them, and keeps the table.
+
+        Raises:
+            AsOfBeforeSince: the time is no longer readable. ReadOvertaken: parts were merged and
+                deleted during the read. UsageError: the condition fails on a row.
+            CorruptionError: stored bytes are wrong. LocationError: the store failed.
+        """
+        if self._table is None:
+            reading = replace(self.reading, is_at_once=True)
+            found = [rows async for rows in self.collection.rows_of(reading, self.as_of)]
+            empty = self.reading.narrow.data.empty_table()
+            self._table = pa.concat_tables([empty, *found])
+        return self._table
+
+    async def to_batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Yield the rows in batches, as they are read; they are never all in memory.
+
+        Raises:
+            All errors of `to_arrow`.
+        """
+        rows = self.collection.rows_of(self.reading, self.as_of)
+        async with aclosing(rows) as tables:
+            async for table in tables:
+                for batch in table.to_batches():
+                    yield batch
+
+    async def to_pandas(self) -> Any:
+        """Return a pandas DataFrame.
+
+        Raises:
+            UsageError: pandas is not installed. All errors of `to_arrow`.
+        """
+        table = await self.to_arrow()
+        return await self.reading.clock.offload(lambda: pandas_frame(table))
+
+    async def to_polars(self) -> Any:
+        """Return a Polars DataFrame.
+
+        Raises:
+            UsageError: Polars is not installed. All errors of `to_arrow`.
+        """
+        return polars_frame(await self.to_arrow())
+
+    async def to_duckdb(
+        self, connection: duckdb.DuckDBPyConnection | None = None
+    ) -> duckdb.DuckDBPyRelation:
+        """Return a DuckDB relation over the Arrow table, by default on the default connection.
+
+        So ``duckdb.sql`` finds it by the name of its variable. The relation keeps the table, and
+        can be used for as long as its connection is open.
+
+        Raises:
+            UsageError: ``connection`` is not one of DuckDB. All errors of `to_arrow`.
+        """
+        return duckdb_relation(await self.to_arrow(), connection)
+
+    async def to_spark(self, spark: SparkSession, *, hold: str | None = None) -> DataFrame:
+        """Return a Spark DataFrame on a session. Tasks of Spark read the rows, not this process.
+
+        The parts that the frame reads are kept for one hour after a merge replaces them, or, with a
+        ``hold`` such as "6h", for that time.
+
+        Raises:
+            UsageError: the selection has a limit, the store is this process's memory, Spark has no
+                type for a column, or ``hold`` is not a duration. LocationError: the store failed.
+        """
+        room = spark_room("collection_frame")
+        made: DataFrame = await room.frame_of_contents(
+            spark, self.collection, self.reading.wanted, self.as_of, hold=hold
+        )
+        return made
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SqlResult:
+    """The rows of a query over collections, all read as of one time, as an Arrow table.
+
+    pandas, Polars, DuckDB and PyArrow read them directly, through the Arrow C stream interface.
+
+    Units: ``as_of`` is in milliseconds since 1970, or None for a query that reads no collection.
+        ``later`` has the newest complete time of each collection that is complete at a later time.
     """
 
     table: pa.Table
-    as_of: int
+    as_of: int | None
+    later: Mapping[str, int]
 
     def __repr__(self) -> str:
+        moment = "" if self.as_of is None else f" as of {format_time(self.as_of)}"
         shape = f"{self.table.num_rows} rows, {self.table.num_columns} columns"
-        return f"<tidelog contents: {shape} as of {format_time(self.as_of)}>"
+        return f"<tidelog SQL result: {shape}{moment}>"
 
     def __len__(self) -> int:
         return self.table.num_rows
@@ -144,17 +272,40 @@ class Contents:
         """Return the rows as an Arrow table."""
         return self.table
 
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in batches."""
+        yield from self.table.to_batches()
+
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame (pandas must be installed)."""
-        return self.table.to_pandas()
+        """Return a pandas DataFrame.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        return pandas_frame(self.table)
 
     def to_polars(self) -> Any:
-        """Return a polars DataFrame (polars must be installed)."""
-        import polars
+        """Return a Polars DataFrame.
 
-        return polars.from_arrow(self.table)
+        Raises:
+            UsageError: Polars is not installed.
+        """
+        return polars_frame(self.table)
 
-    def to_spark(self, spark: Any) -> Any:
+    def to_duckdb(
+        self, connection: duckdb.DuckDBPyConnection | None = None
+    ) -> duckdb.DuckDBPyRelation:
+        """Return a DuckDB relation over the rows, by default on the default connection.
+
+        So ``duckdb.sql`` finds it by the name of its variable. The relation keeps the rows, and
+        can be used for as long as its connection is open.
+
+        Raises:
+            UsageError: ``connection`` is not one of DuckDB.
+        """
+        return duckdb_relation(self.table, connection)
+
+    def to_spark(self, spark: SparkSession) -> DataFrame:
         """Return a Spark DataFrame on a session."""
         return spark.createDataFrame(self.table)
 

@@ -93,7 +93,7 @@ class SourceSpec:
         """
         if self.max_ahead == "any":
             return None
-        return parse_duration_ms(self.max_ahead, what="--max-ahead")
+        return parse_duration_ms(self.max_ahead, what="max_ahead=")
 
     @property
     def lateness_ms(self) -> int:
@@ -102,9 +102,9 @@ class SourceSpec:
         Raises:
             UsageError: the setting is not a duration, or times are from the clock.
         """
-        found = parse_duration_ms(self.lateness, what="--lateness")
+        found = parse_duration_ms(self.lateness, what="lateness=")
         if found and self.time_column is None:
-            raise UsageError("--lateness needs --time-column: rows without times are never late")
+            raise UsageError("lateness= needs time_column=: rows without times are never late")
         return found
 
     @property
@@ -114,7 +114,7 @@ class SourceSpec:
         Raises:
             UsageError: the setting is not a duration.
         """
-        return parse_retention_ms(self.retain, what="--retain")
+        return parse_retention_ms(self.retain, what="retain=")
 
     def check(self) -> None:
         """Check all options that can be checked without I/O.
@@ -126,24 +126,27 @@ class SourceSpec:
         check_name(self.name, of="name of a source")
         self._check_secrets()
         self._check_kind()
-        _one_of("--envelope", self.envelope, ENVELOPES)
-        _one_of("--time-unit", self.time_unit, tuple(UNITS))
+        _one_of("envelope=", self.envelope, ENVELOPES)
+        _one_of("time_unit=", self.time_unit, tuple(UNITS))
         _ = self.max_ahead_ms, self.lateness_ms, self.retain_ms
         if self.envelope == "upsert" and not self.key:
-            raise UsageError("--envelope upsert needs --key: the columns that identify a row")
+            raise UsageError("envelope='upsert' needs key=: the columns that identify a row")
         if self.envelope == "none" and self.key:
-            raise UsageError("--key needs --envelope upsert: add it, or remove --key")
+            raise UsageError("key= needs envelope='upsert': add it, or remove key=")
         if self.envelope == "none" and self.delete_when is not None:
-            raise UsageError("--delete-when needs --envelope upsert, which can delete rows")
+            raise UsageError(
+                "delete_when= needs envelope='upsert', which can delete rows: add it, or remove "
+                "delete_when="
+            )
         if self.read_as == "csv":
             check_csv(self.csv)
         elif self.csv != _GUESSED:
             raise UsageError(
-                "--delimiter, --quote, --null, --date-format, --timestamp-format, --no-header "
-                "and --multiline need --format csv: add it, or remove them"
+                "delimiter=, quote=, null=, date_format=, timestamp_format=, header= and "
+                "multiline= need format='csv': add it, or remove them"
             )
         if not 1 <= self.shards <= SHARDS_MAX:
-            raise UsageError(f"--shards must be from 1 to {SHARDS_MAX}", given=self.shards)
+            raise UsageError(f"shards= must be from 1 to {SHARDS_MAX}", given=self.shards)
 
     def _check_secrets(self) -> None:
         """Check that no URL has credentials: the catalog stores it, and readers would see them."""
@@ -152,31 +155,29 @@ class SourceSpec:
             if found:
                 raise UsageError(
                     "a source's URL is stored, so it must not have credentials: remove "
-                    f"{' and '.join(found)}, and give them in the environment (AWS_ACCESS_KEY_ID, "
+                    f"{' and '.join(found)}, and pass them in the environment (AWS_ACCESS_KEY_ID, "
                     "AWS_SECRET_ACCESS_KEY), as a profile (?profile=NAME in the URL), or by the "
                     "machine's role"
                 )
 
     def _check_kind(self) -> None:
         if self.kind != FILES:
-            _one_of("--format of a source that reads no files", self.read_as, FORMATS_OF_KINDS)
+            _one_of("format= of a source that reads no files", self.read_as, FORMATS_OF_KINDS)
             if self.places:
                 raise UsageError(
-                    "a source reads files or another kind of data: give only one of them"
+                    "a source reads files or another kind of data: pass files= or kind=, not both"
                 )
             if self.csv.header or self.csv.multiline:
                 raise UsageError(
-                    "csv records of such a source have no header and one line each: remove "
-                    "--header and --multiline"
+                    "csv records of a source that reads no files have no header and one line "
+                    "each: remove header= and multiline="
                 )
             return
-        _one_of("--format", self.read_as, FORMATS)
+        _one_of("format=", self.read_as, FORMATS)
         if not self.places:
-            raise UsageError(
-                "give the data that the source reads: --files, --log, --generator or --kind"
-            )
+            raise UsageError("the source has no data to read: pass files= or kind=")
         if self.settings:
-            raise UsageError("--set is not an option of a source of files: remove it")
+            raise UsageError("a source of files has no settings: remove settings=")
 
 
 def _one_of(option: str, given: str, known: tuple[str, ...]) -> None:

@@ -28,7 +28,7 @@ class OneConnection:
     """
 
     connect: Callable[[], Any]
-    execute: Callable[[Any, str, dict[str, Any]], Rows]
+    execute: Callable[[Any, str, dict[str, object]], Rows]
     told: Callable[[Exception], TidelogError | None]
     clock: Clock
     _connection: Connection | None = field(init=False, default=None)
@@ -37,14 +37,14 @@ class OneConnection:
     def __del__(self) -> None:
         self._close()
 
-    async def run(self, statement: str, values: dict[str, Any]) -> Rows:
+    async def run(self, statement: str, values: dict[str, object]) -> Rows:
         return await self.clock.offload(partial(self._run, statement, values))
 
     async def close(self) -> None:
         with self._lock:
             self._close()
 
-    def _run(self, statement: str, values: dict[str, Any]) -> Rows:
+    def _run(self, statement: str, values: dict[str, object]) -> Rows:
         with self._lock:
             try:
                 if self._connection is None:
@@ -52,10 +52,10 @@ class OneConnection:
                 return self.execute(self._connection, statement, values)
             except Exception as error:
                 self._close()
-                told = self.told(error)
-                if told is None:
+                mapped = self.told(error)
+                if mapped is None:
                     raise
-                raise told from error
+                raise mapped from error
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None

@@ -76,8 +76,8 @@ def check_same(asked: ConsensusPlace, kind: str, told: str) -> None:
     """
     if asked.kind != kind:
         raise UsageError(
-            f"the location was created with consensus {told or kind!r}: omit --consensus and "
-            f"{ENVIRONMENT}, or give that value",
+            f"the location was created with consensus {told or kind!r}: omit consensus= and "
+            f"{ENVIRONMENT}, or pass that value",
             asked=asked.told or asked.kind,
         )
 

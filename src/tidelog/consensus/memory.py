@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from tidelog.consensus.port import Versioned, check_seqno, check_truncation
-from tidelog.core.ids import SeqNo
+from tidelog.consensus.port import VersionedRecord, check_truncation
+from tidelog.core.ids import SeqNo, check_seqno
 
 
 @dataclass(slots=True)
 class MemoryConsensus:
     """Consensus in a dict of lists."""
 
-    records: dict[str, list[Versioned]] = field(default_factory=dict)
+    records: dict[str, list[VersionedRecord]] = field(default_factory=dict)
 
-    async def head(self, key: str) -> Versioned | None:
+    async def head(self, key: str) -> VersionedRecord | None:
         kept = self.records.get(key)
         return kept[-1] if kept else None
 
@@ -24,10 +24,10 @@ class MemoryConsensus:
         kept = self.records.get(key, [])
         if (kept[-1].seqno if kept else 0) != seqno - 1:
             return False
-        self.records.setdefault(key, []).append(Versioned(seqno, bytes(data)))
+        self.records.setdefault(key, []).append(VersionedRecord(seqno, bytes(data)))
         return True
 
-    async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[Versioned]:
+    async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[VersionedRecord]:
         return [r for r in self.records.get(key, []) if r.seqno >= start][:limit]
 
     async def truncate(self, key: str, before: SeqNo) -> int:
@@ -44,7 +44,7 @@ class MemoryConsensus:
     async def found(self) -> None:
         """Do nothing: the records exist as long as the process does."""
 
-    async def adopt(self, key: str, records: Sequence[Versioned]) -> None:
+    async def adopt(self, key: str, records: Sequence[VersionedRecord]) -> None:
         self.records.setdefault(key, list(records))
 
     async def list_keys(self, prefix: str = "") -> AsyncIterator[str]:

@@ -85,6 +85,8 @@ def adopt_record(
     contents: ConsensusObject, seqno: int, data: bytes, *, write_id: str
 ) -> ConsensusObject:
     """Return the object with one more record of a given seqno; see `append_record`."""
+    # A writer whose answer was lost looks for its write id here, because its record may have moved
+    # to a spill, or may be truncated.
     writes = (*contents.writes, (seqno, write_id))[-WRITES_KEPT:]
     records = (*contents.records, ConsensusEntry(seqno, write_id, data))
     return ConsensusObject(FORMAT, write_id, contents.spills, records, writes)
@@ -155,7 +157,9 @@ def decode_object(data: bytes, *, key: str) -> ConsensusObject:
     try:
         return msgspec.msgpack.decode(body, type=ConsensusObject)
     except _GARBAGE as error:
-        raise CorruptionError("a consensus object cannot be read", key=key) from error
+        raise CorruptionError(
+            "a consensus object cannot be decoded: restore its newest intact version", key=key
+        ) from error
 
 
 def encode_spill(entries: tuple[ConsensusEntry, ...]) -> bytes:
@@ -173,7 +177,9 @@ def decode_spill(data: bytes, *, path: str) -> tuple[ConsensusEntry, ...]:
     try:
         return msgspec.msgpack.decode(body, type=tuple[ConsensusEntry, ...])
     except _GARBAGE as error:
-        raise CorruptionError("spilled consensus records cannot be read", path=path) from error
+        raise CorruptionError(
+            "an object of spilled consensus records cannot be decoded: restore it", path=path
+        ) from error
 
 
 _GARBAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError)
@@ -187,10 +193,14 @@ def _unseal(data: bytes, *, where: str) -> bytes:
     try:
         form, *sealed = msgspec.msgpack.decode(data, type=tuple[Any, ...])
     except (*_GARBAGE, ValueError) as error:
-        raise CorruptionError("a consensus object cannot be read", where=where) from error
+        raise CorruptionError(
+            "a consensus object cannot be decoded: restore its newest intact version", where=where
+        ) from error
     if isinstance(form, int) and form > FORMAT:
         raise UsageError(
-            "a newer tidelog wrote this object: update tidelog to read it", where=where, format=form
+            "a newer tidelog wrote this object: upgrade tidelog to read it",
+            where=where,
+            format=form,
         )
     body = sealed[-1] if sealed else None
     if not isinstance(body, bytes) or [form, *sealed] != [

@@ -12,12 +12,11 @@ from typing import Protocol
 from tidelog.core.ids import SeqNo
 from tidelog.errors import UsageError
 
-SEQNO_MAX = 2**63 - 1
 ENVIRONMENT = "TIDELOG_CONSENSUS"  # Names the place of consensus if no argument does.
 
 
 @dataclass(frozen=True, slots=True)
-class Versioned:
+class VersionedRecord:
     """One record and its seqno; seqnos are dense and begin at 1."""
 
     seqno: SeqNo
@@ -27,7 +26,7 @@ class Versioned:
 class Consensus(Protocol):
     """Linearizable: each call that starts after a compare-and-set landed sees its record."""
 
-    async def head(self, key: str) -> Versioned | None:
+    async def head(self, key: str) -> VersionedRecord | None:
         """Return the newest record, or None if the key has no record."""
         ...
 
@@ -41,7 +40,7 @@ class Consensus(Protocol):
         """
         ...
 
-    async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[Versioned]:
+    async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[VersionedRecord]:
         """Return the kept records from ``start``, in order, at most ``limit``."""
         ...
 
@@ -77,7 +76,7 @@ class Copies(Consensus, Protocol):
         """
         ...
 
-    async def adopt(self, key: str, records: Sequence[Versioned]) -> None:
+    async def adopt(self, key: str, records: Sequence[VersionedRecord]) -> None:
         """Create a key with the records that it has elsewhere, unless its last record exists here.
 
         The call may be repeated. Until it has succeeded once, no other process may write the key.
@@ -88,18 +87,7 @@ class Copies(Consensus, Protocol):
         ...
 
 
-def check_seqno(seqno: int) -> SeqNo:
-    """Return ``seqno`` if it is valid for a record.
-
-    Raises:
-        UsageError: ``seqno`` is not in 1 to 2^63-1.
-    """
-    if not 1 <= seqno <= SEQNO_MAX:
-        raise UsageError("a seqno must be a whole number from 1 to 2^63-1", given=seqno)
-    return SeqNo(seqno)
-
-
-def check_truncation(before: int, head: Versioned | None) -> None:
+def check_truncation(before: int, head: VersionedRecord | None) -> None:
     """Refuse a truncation that would delete the newest record, or go past it.
 
     Raises:
@@ -107,4 +95,9 @@ def check_truncation(before: int, head: Versioned | None) -> None:
     """
     newest = head.seqno if head else 0
     if before > newest:
-        raise UsageError("cannot truncate past the newest record", before=before, newest=newest)
+        raise UsageError(
+            "truncation must not go past the newest record: pass a before that is at most the "
+            "newest seqno",
+            before=before,
+            newest=newest,
+        )

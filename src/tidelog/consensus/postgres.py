@@ -32,7 +32,7 @@ _IN_USE: Final = ("23505", "42P07")  # Another process created the table concurr
 def postgres_database(url: str, *, told: str, clock: Clock) -> OneConnection:
     """Return a database of a server; ``url`` may have a password, ``told`` must not."""
     return OneConnection(
-        connect=partial(_connect, url), execute=_execute, told=partial(_told, told), clock=clock
+        connect=partial(_connect, url), execute=_execute, told=partial(_error_of, told), clock=clock
     )
 
 
@@ -62,20 +62,22 @@ def _make_table(connection: psycopg.Connection[Any]) -> None:
             raise
 
 
-def _execute(connection: psycopg.Connection[Any], statement: str, values: dict[str, Any]) -> Rows:
-    found: Rows = connection.execute(statement.encode(), values).fetchall()
-    return found
+def _execute(
+    connection: psycopg.Connection[Any], statement: str, values: dict[str, object]
+) -> Rows:
+    rows: Rows = connection.execute(statement.encode(), values).fetchall()
+    return rows
 
 
-def _told(database: str, error: Exception) -> TidelogError | None:
+def _error_of(database: str, error: Exception) -> TidelogError | None:
     if not isinstance(error, (_driver().Error, OSError)):
         return None
     state = getattr(error, "sqlstate", None) or ""
     why = " ".join(str(error).split())
     if state.startswith(_REFUSED) or any(sign in why for sign in _REFUSED_SO):
         return StoreRefused(
-            "PostgreSQL refuses the connection or the statement: check the user, the database "
-            "and its rights; give a password in PGPASSWORD, a .pgpass file or TIDELOG_CONSENSUS",
+            "PostgreSQL refuses the connection or the statement: check the user, the database and "
+            "its rights; pass a password in PGPASSWORD, a .pgpass file or TIDELOG_CONSENSUS",
             database=database,
             why=why,
         )

@@ -17,9 +17,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from tidelog.consensus.port import ENVIRONMENT, Versioned, check_seqno, check_truncation
+from tidelog.consensus.port import ENVIRONMENT, VersionedRecord, check_truncation
 from tidelog.core.clock import Clock, backoff_us
-from tidelog.core.ids import SeqNo
+from tidelog.core.ids import SeqNo, check_seqno
 from tidelog.errors import ConsensusGone, LocationError, Outcome, OutcomeUnknown
 
 # Parameters have psycopg's form; the SQLite module translates them.
@@ -67,7 +67,7 @@ NO_LIMIT: Final = 2**62
 class Database(Protocol):
     """A database that runs each statement as a durable transaction of its own."""
 
-    async def run(self, statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+    async def run(self, statement: str, values: dict[str, object]) -> list[tuple[Any, ...]]:
         """Return the rows of the statement.
 
         Raises:
@@ -99,9 +99,9 @@ class SqlConsensus:
     async def found(self) -> None:
         await self._read(FOUND, data=b"")
 
-    async def head(self, key: str) -> Versioned | None:
-        found = await self._read(HEAD, key=key)
-        return _versioned(found)[0] if found else None
+    async def head(self, key: str) -> VersionedRecord | None:
+        rows = await self._read(HEAD, key=key)
+        return _versioned(rows)[0] if rows else None
 
     async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
         check_seqno(seqno)
@@ -125,7 +125,7 @@ class SqlConsensus:
             why=failed,
         )
 
-    async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[Versioned]:
+    async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[VersionedRecord]:
         most = NO_LIMIT if limit is None else limit
         return _versioned(await self._read(SCAN, key=key, start=start, limit=most))
 
@@ -137,13 +137,13 @@ class SqlConsensus:
         """Return 0: a call leaves nothing but records."""
         return 0
 
-    async def adopt(self, key: str, records: Sequence[Versioned]) -> None:
+    async def adopt(self, key: str, records: Sequence[VersionedRecord]) -> None:
         # Oldest first: a key that has the last record has all of them.
         last = records[-1].seqno if records else 0
-        for one in records:
+        for record in records:
             write_id = self.clock.unique()
             await self._read(
-                ADOPT, key=key, seqno=one.seqno, last=last, write_id=write_id, data=one.data
+                ADOPT, key=key, seqno=record.seqno, last=last, write_id=write_id, data=record.data
             )
 
     async def list_keys(self, prefix: str = "") -> AsyncIterator[str]:
@@ -151,7 +151,7 @@ class SqlConsensus:
         for key in sorted(key for (key,) in await self._read(KEYS, prefix=prefix)):
             yield key
 
-    async def _is_ours(self, values: dict[str, Any]) -> bool:
+    async def _is_ours(self, values: dict[str, object]) -> bool:
         """Return True if the stored record is the one that an earlier try of this call sent."""
         wrote = await self._run(WROTE, values)
         if wrote:
@@ -159,13 +159,14 @@ class SqlConsensus:
         head = await self._run(HEAD, values)
         if head and head[0][0] > values["seqno"]:
             raise OutcomeUnknown(
-                "the record was truncated before its write could be read back",
+                "the record was truncated before its write could be checked, so the write may be "
+                "applied: read the data back before a retry",
                 key=values["key"],
                 seqno=values["seqno"],
             )
         return False
 
-    async def _read(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+    async def _read(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
         """Run a statement that is safe to repeat, until it is answered."""
         for attempt in range(self.attempts):
             try:
@@ -176,14 +177,14 @@ class SqlConsensus:
                 await self.clock.sleep(backoff_us(attempt, self.clock))
         raise LocationError("no read was tried, because attempts is 0")
 
-    async def _run(self, statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+    async def _run(self, statement: str, values: dict[str, object]) -> list[tuple[Any, ...]]:
         if self.founded:
             if not await self.database.run(KNOWN, {"location": self.location}):
                 await self.database.close()
                 raise ConsensusGone(
                     "the consensus database has no entry for this location, so it is another "
-                    "database or was emptied: restore it from a backup, or give the right one "
-                    f"with --consensus or {ENVIRONMENT}",
+                    "database or was emptied: restore it from a backup, or pass the right one "
+                    f"with consensus= or {ENVIRONMENT}",
                     location=self.location,
                 )
             # Checked once: if the rows vanish later, the states' own checks detect it.
@@ -191,5 +192,5 @@ class SqlConsensus:
         return await self.database.run(statement, {"location": self.location, **values})
 
 
-def _versioned(rows: list[tuple[Any, ...]]) -> list[Versioned]:
-    return [Versioned(SeqNo(seqno), bytes(data)) for seqno, data in rows]
+def _versioned(rows: list[tuple[Any, ...]]) -> list[VersionedRecord]:
+    return [VersionedRecord(SeqNo(seqno), bytes(data)) for seqno, data in rows]

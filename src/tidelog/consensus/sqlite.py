@@ -11,7 +11,7 @@ import sqlite3
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tidelog.consensus.connection import OneConnection, Rows
 from tidelog.consensus.port import ENVIRONMENT
@@ -32,7 +32,7 @@ def sqlite_database(path: Path, *, clock: Clock, make: bool = True) -> OneConnec
     return OneConnection(
         connect=partial(_connect, path, make=make),
         execute=_execute,
-        told=partial(_told, path),
+        told=partial(_error_of, path),
         clock=clock,
     )
 
@@ -40,7 +40,7 @@ def sqlite_database(path: Path, *, clock: Clock, make: bool = True) -> OneConnec
 def _connect(path: Path, *, make: bool) -> sqlite3.Connection:
     if not make and not path.exists():
         raise ConsensusGone(
-            "the consensus file does not exist: restore it, or give its path with --consensus or "
+            "the consensus file does not exist: restore it, or pass its path with consensus= or "
             f"{ENVIRONMENT}; no new file was created",
             path=path,
         )
@@ -64,7 +64,7 @@ def _connect(path: Path, *, make: bool) -> sqlite3.Connection:
     return made
 
 
-def _execute(connection: sqlite3.Connection, statement: str, values: dict[str, Any]) -> Rows:
+def _execute(connection: sqlite3.Connection, statement: str, values: dict[str, object]) -> Rows:
     rows = connection.execute(_PARAMETER.sub(r":\1", statement), values).fetchall()
     if rows and statement.startswith("DELETE"):
         _empty_wal(connection)
@@ -81,7 +81,7 @@ def _empty_wal(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA busy_timeout = {round(1_000 * _WAIT_S)}")
 
 
-def _told(path: Path, error: Exception) -> TidelogError | None:
+def _error_of(path: Path, error: Exception) -> TidelogError | None:
     if not isinstance(error, sqlite3.Error):
         return None
     why = str(error)

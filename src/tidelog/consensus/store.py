@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 from tidelog.consensus import object_consensus as objects
 from tidelog.consensus.object_consensus import EMPTY, ConsensusObject, Spill
-from tidelog.consensus.port import Versioned, check_seqno, check_truncation
+from tidelog.consensus.port import VersionedRecord, check_truncation
 from tidelog.core.clock import Clock, backoff_us
-from tidelog.core.ids import SeqNo
+from tidelog.core.ids import SeqNo, check_seqno
 from tidelog.errors import (
     ContentionError,
     CorruptionError,
@@ -35,7 +35,7 @@ ROOT = "consensus"
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _ObjectVersion:
     """An object as last read or written, and its e_tag (None: the object does not exist)."""
 
     contents: ConsensusObject
@@ -54,14 +54,14 @@ class StoreConsensus:
     root: str = ROOT
     attempts: int = 20
     _spilled: dict[str, tuple[objects.ConsensusEntry, ...]] = field(default_factory=dict)
-    _held: dict[str, _Held] = field(default_factory=dict)
+    _held: dict[str, _ObjectVersion] = field(default_factory=dict)
 
-    async def head(self, key: str) -> Versioned | None:
+    async def head(self, key: str) -> VersionedRecord | None:
         held = await self._refresh(key)
         if not held.contents.records:
             return None
         newest = held.contents.records[-1]
-        return Versioned(SeqNo(newest.seqno), newest.data)
+        return VersionedRecord(SeqNo(newest.seqno), newest.data)
 
     async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
         check_seqno(seqno)
@@ -95,7 +95,7 @@ class StoreConsensus:
             key=key,
         )
 
-    async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[Versioned]:
+    async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[VersionedRecord]:
         for _ in range(self.attempts):
             held = await self._refresh(key)
             try:
@@ -109,8 +109,8 @@ class StoreConsensus:
                     ) from error
                 continue
             entries = [*older, *held.contents.records]
-            found = [Versioned(SeqNo(e.seqno), e.data) for e in entries if e.seqno >= start]
-            return found[:limit]
+            records = [VersionedRecord(SeqNo(e.seqno), e.data) for e in entries if e.seqno >= start]
+            return records[:limit]
         raise LocationError(
             f"gave up after {self.attempts} tries: other processes kept replacing the consensus "
             "object; try again",
@@ -124,7 +124,8 @@ class StoreConsensus:
             held = await self._refresh(key)
             contents = held.contents
             check_truncation(
-                before, Versioned(SeqNo(contents.head_seqno), b"") if contents.records else None
+                before,
+                VersionedRecord(SeqNo(contents.head_seqno), b"") if contents.records else None,
             )
             first = contents.first_seqno if first is None else first
             kept = objects.truncate_records(contents, before, stamp=stamp)
@@ -182,11 +183,11 @@ class StoreConsensus:
     async def found(self) -> None:
         """Do nothing: records in the store are lost only together with the location."""
 
-    async def adopt(self, key: str, records: Sequence[Versioned]) -> None:
+    async def adopt(self, key: str, records: Sequence[VersionedRecord]) -> None:
         contents = EMPTY
-        for one in records:
+        for record in records:
             contents = objects.adopt_record(
-                contents, one.seqno, one.data, write_id=self.clock.unique()
+                contents, record.seqno, record.data, write_id=self.clock.unique()
             )
             contents = await self._without_older(key, contents)
         with suppress(ObjectExists):
@@ -206,36 +207,36 @@ class StoreConsensus:
     def _path(self, key: str) -> str:
         return f"{self.root}/{key}"
 
-    async def _append(self, key: str, held: _Held, data: bytes, *, write_id: str) -> None:
+    async def _append(self, key: str, held: _ObjectVersion, data: bytes, *, write_id: str) -> None:
         contents = objects.append_record(held.contents, data, write_id=write_id)
         contents = await self._without_older(key, contents)
         await self._replace(key, held, contents)
 
-    async def _replace(self, key: str, held: _Held, contents: ConsensusObject) -> None:
+    async def _replace(self, key: str, held: _ObjectVersion, contents: ConsensusObject) -> None:
         body = objects.encode_object(contents)
         if held.e_tag is None:
             e_tag = await self.store.put(self._path(key), body, if_absent=True)
         else:
             e_tag = await self.store.put(self._path(key), body, if_match=held.e_tag)
-        self._held[key] = _Held(contents, e_tag)
+        self._held[key] = _ObjectVersion(contents, e_tag)
 
-    async def _refresh(self, key: str) -> _Held:
+    async def _refresh(self, key: str) -> _ObjectVersion:
         held = self._held.get(key)
         try:
             if held is None or held.e_tag is None:
-                found = await self.store.get(self._path(key))
+                stored = await self.store.get(self._path(key))
             else:
                 newer = await self.store.refresh(self._path(key), held.e_tag)
                 if newer is None:
                     return held
-                found = newer
+                stored = newer
         except ObjectNotFound:
             if held is not None and held.e_tag is not None:
                 raise CorruptionError(
                     "a consensus object was deleted during its use: restore it", key=key
                 ) from None
-            return _Held(EMPTY, None)
-        contents = objects.decode_object(found.data, key=key)
+            return _ObjectVersion(EMPTY, None)
+        contents = objects.decode_object(stored.data, key=key)
         # Compare with the object known before this request was sent: a concurrent call of this
         # process may have stored a newer object since.
         if held is not None and not objects.follows(contents, held.contents):
@@ -245,11 +246,11 @@ class StoreConsensus:
                 seqno=contents.head_seqno,
                 known=held.contents.head_seqno,
             )
-        held = _Held(contents, found.e_tag)
+        held = _ObjectVersion(contents, stored.e_tag)
         self._held[key] = held
         return held
 
-    async def _read_back(self, key: str) -> _Held:
+    async def _read_back(self, key: str) -> _ObjectVersion:
         """Read the object after a put of unknown outcome; if this fails, the outcome stays UNKNOWN.
 
         Without delay: the object names only the newest writes, and other writers may push ours out.
@@ -285,7 +286,10 @@ class StoreConsensus:
             writer = next((e.write_id for e in older if e.seqno == seqno), None)
         if writer is None:
             raise OutcomeUnknown(
-                "the record was truncated before its write could be read back", key=key, seqno=seqno
+                "the record was truncated before its write could be checked, so the write may be "
+                "applied: read the data back before a retry",
+                key=key,
+                seqno=seqno,
             )
         return writer == write_id
 
@@ -293,7 +297,7 @@ class StoreConsensus:
         self, contents: ConsensusObject, start: SeqNo
     ) -> list[objects.ConsensusEntry]:
         wanted = [spill.path for spill in contents.spills if spill.last >= start]
-        found: list[objects.ConsensusEntry] = []
+        loaded: list[objects.ConsensusEntry] = []
         for path in wanted:
             # Keep the spills that an earlier try has read. Otherwise a failing network could
             # prevent a long history from ever being read completely.
@@ -301,8 +305,8 @@ class StoreConsensus:
             if entries is None:
                 entries = objects.decode_spill((await self.store.get(path)).data, path=path)
                 self._spilled[path] = entries
-            found.extend(entries)
+            loaded.extend(entries)
         # All are read. A concurrent call may keep other spills here, or may have removed these.
         for path in wanted:
             self._spilled.pop(path, None)
-        return found
+        return loaded

@@ -7,6 +7,7 @@ The public methods check types; the code behind them relies on these checks.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from typing import Final
@@ -27,6 +28,32 @@ def quoted(value: object) -> str:
     except Exception:  # noqa: BLE001 - a foreign repr, or an int with too many digits for Python
         return f"a value of type {type(value).__name__} that is too long to show"
     return text if len(text) <= QUOTED_MAX else f"{text[:QUOTED_MAX]}..."
+
+
+_NAME: Final = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^,]*?))\s*(?:,|\Z)')
+
+
+def split_names(text: str) -> list[str]:
+    """Return the names of a list with commas; a name in double quotes may have commas itself.
+
+    Two double quotes within quotes are one. An empty name stays, so that the caller refuses it.
+    """
+    matches = _NAME.finditer(text + ",")
+    return [
+        match[2] if match[1] is None else match[1].replace('""', '"')
+        for match in matches
+        if match.end() > match.start()
+    ]
+
+
+def joined_names(names: Iterable[str]) -> str:
+    """Return names in the form that `split_names` reads."""
+    return ", ".join(
+        '"' + name.replace('"', '""') + '"'
+        if "," in name or name[:1] == '"' or name != name.strip()
+        else name
+        for name in names
+    )
 
 
 def check_kind(value: object, kind: type, told: str) -> None:

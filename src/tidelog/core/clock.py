@@ -10,10 +10,12 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
+
+from tidelog.errors import DeadlineExceeded, Outcome
 
 T = TypeVar("T")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -119,7 +121,7 @@ async def run_all(work: Sequence[Callable[[], Awaitable[T]]], *, at_once: int) -
     """
     under_way = asyncio.Semaphore(at_once)
 
-    async def one(call: Callable[[], Awaitable[T]]) -> T:
+    async def limited(call: Callable[[], Awaitable[T]]) -> T:
         async with under_way:
             return await call()
 
@@ -128,10 +130,45 @@ async def run_all(work: Sequence[Callable[[], Awaitable[T]]], *, at_once: int) -
     first: BaseException
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(call)) for call in work]
+            tasks = [group.create_task(limited(call)) for call in work]
     except BaseExceptionGroup as errors:
         # Raised outside this block, so that the group does not become the error's context.
         first = errors.exceptions[0]
     else:
         return [task.result() for task in tasks]
     raise first
+
+
+async def in_time(
+    clock: Clock, work: Coroutine[Any, Any, T], timeout_us: int | None, *, writes: bool = False
+) -> T:
+    """Return the result of ``work`` if it ends within ``timeout_us`` microseconds (None: no limit).
+
+    Raises:
+        DeadlineExceeded: it did not end in time. If it ``writes``, its change may still land:
+            UNKNOWN.
+    """
+    if timeout_us is None:
+        return await work
+    task = asyncio.ensure_future(work)
+    timer = asyncio.ensure_future(clock.sleep(timeout_us))
+    try:
+        await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        timer.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+    if not task.cancelled():
+        return task.result()
+    if writes:
+        raise DeadlineExceeded(
+            "the write did not finish within its timeout, and may still be applied: repeat it "
+            "with the same token, or read the shard",
+            outcome=Outcome.UNKNOWN,
+            timeout_us=timeout_us,
+        )
+    raise DeadlineExceeded(
+        "the call did not finish within its timeout: try again, or wait longer",
+        timeout_us=timeout_us,
+    )

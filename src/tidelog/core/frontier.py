@@ -30,7 +30,7 @@ class Frontier:
         if len(self.elements) > 1:
             raise UsageError("a frontier must have at most one time", given=self.elements)
         # Plain ints can be stored; numpy's integers cannot.
-        object.__setattr__(self, "elements", tuple(check_time(one) for one in self.elements))
+        object.__setattr__(self, "elements", tuple(map(check_time, self.elements)))
 
     @classmethod
     def at(cls, time: int) -> Frontier:
@@ -75,7 +75,7 @@ class Frontier:
         return self <= other and self != other
 
     def __str__(self) -> str:
-        return f"{{{', '.join(map(str, self.elements))}}}"
+        return "end" if self.is_empty else str(self.time)
 
 
 def meet(frontiers: Iterable[Frontier]) -> Frontier:

@@ -4,6 +4,7 @@ A shard's id is its key in consensus and its folder in the store, so the ids of 
 namespace. The form of an id shows its kind:
 
 - The controller's shard is `CATALOG_SHARD`.
+- The transaction shard of the tables is named `TABLES`, a name that users cannot choose.
 - The shards of collections have random ids (`new_shard_id`).
 - A shard that a user named is ``KIND.NAME``, such as ``user.NAME``. Only these ids have a dot.
 """
@@ -25,6 +26,8 @@ WriterId = NewType("WriterId", str)  # "w" and 32 hex digits, or a name that a u
 SeqNo = NewType("SeqNo", int)  # version of a durable state, dense from 1
 
 CATALOG_SHARD: Final = ShardId("catalog")
+TABLES: Final = ".tables"
+SEQNO_MAX: Final = 2**63 - 1
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
@@ -45,7 +48,7 @@ def check_name(name: str, *, of: str = "name") -> str:
     return name
 
 
-class Named(enum.Enum):
+class NamedKind(enum.Enum):
     """A kind of shard that users name; its value is the first word of the ids of its shards."""
 
     SHARD = "user"
@@ -59,13 +62,13 @@ class Named(enum.Enum):
 
 
 _KINDS: Final = {
-    Named.SHARD: "shard",
-    Named.TRANSACTIONS: "transaction shard",
-    Named.KEYED: "keyed log",
+    NamedKind.SHARD: "shard",
+    NamedKind.TRANSACTIONS: "transaction shard",
+    NamedKind.KEYED: "keyed log",
 }
 
 
-def named_id(kind: Named, name: str) -> ShardId:
+def named_id(kind: NamedKind, name: str) -> ShardId:
     """Return the id of the shard of a kind that users call ``name``.
 
     Raises:
@@ -74,7 +77,17 @@ def named_id(kind: Named, name: str) -> ShardId:
     return ShardId(kind.prefix + check_name(name, of=f"name of a {_KINDS[kind]}"))
 
 
-def name_of(kind: Named, key: str) -> str | None:
+def transactions_id(name: str) -> ShardId:
+    """Return the id of a transaction shard: that of users' transactions, or of the `TABLES`.
+
+    Raises:
+        UsageError: it is not a valid name.
+    """
+    kind = NamedKind.TRANSACTIONS
+    return ShardId(kind.prefix + TABLES) if name == TABLES else named_id(kind, name)
+
+
+def name_of(kind: NamedKind, key: str) -> str | None:
     """Return the users' name for the shard of an id; None if the id is of another kind."""
     name = key.removeprefix(kind.prefix)
     return name if name != key and _NAME.fullmatch(name) else None
@@ -94,3 +107,14 @@ def new_source_id(clock: Clock) -> SourceId:
 
 def new_writer_id(clock: Clock) -> WriterId:
     return WriterId("w" + clock.unique())
+
+
+def check_seqno(seqno: int) -> SeqNo:
+    """Return ``seqno`` if it is valid for a record.
+
+    Raises:
+        UsageError: ``seqno`` is not in 1 to 2^63-1.
+    """
+    if not 1 <= seqno <= SEQNO_MAX:
+        raise UsageError("a seqno must be a whole number from 1 to 2^63-1", given=seqno)
+    return SeqNo(seqno)

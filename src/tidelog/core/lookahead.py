@@ -1,7 +1,7 @@
-"""Concurrent work on the items of a stream, with the results in the order of the items.
+"""Concurrent work of readers: ahead of a stream's reader, and shared by callers of one name.
 
-A read mostly waits for the store, and its threads check the bytes that arrived. So this module
-takes items from their source, and starts work on them, ahead of the reader. The number of items and
+A read mostly waits for the store, and its threads check the bytes that arrived. So `in_order` takes
+items from their source, and starts work on them, ahead of the reader. The number of items and
 their bytes are limited, however slow the reader is. The limit starts at one item and doubles with
 each result, since many readers want only the first.
 """
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 S = TypeVar("S")
 T = TypeVar("T")
+N = TypeVar("N", bound=Hashable)
 
 AT_ONCE_MAX: Final = 8
 BYTES_MAX: Final = 64 * 1024 * 1024
@@ -24,7 +25,7 @@ BYTES_MAX: Final = 64 * 1024 * 1024
 
 async def in_order(
     source: AsyncGenerator[S, None],
-    work: Callable[[S], Coroutine[Any, Any, T]],
+    work: Callable[[S], Coroutine[object, None, T]],
     *,
     size_of: Callable[[S], int],
     at_once: int = AT_ONCE_MAX,
@@ -90,7 +91,7 @@ class _Ahead(Generic[S, T]):
     def __init__(
         self,
         source: AsyncGenerator[S, None],
-        work: Callable[[S], Coroutine[Any, Any, T]],
+        work: Callable[[S], Coroutine[object, None, T]],
         size_of: Callable[[S], int],
         budget: _Budget,
     ) -> None:
@@ -144,7 +145,84 @@ class _Ahead(Generic[S, T]):
             self._news.set()
 
 
-async def cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
+class Flight(Generic[T]):
+    """One call in flight; ``number`` rises in the order of sending."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.waiters_count = 0
+        self.task: asyncio.Task[T]
+
+
+class SharedCalls(Generic[N, T]):
+    """The calls in flight, by name.
+
+    A caller that joins a call sent before it asked may use the call's value, if that never changes.
+    It may not use the call's error, because an object that was missing or failing then may exist
+    now. So it compares the flight's number, and asks again.
+    """
+
+    def __init__(self) -> None:
+        self._flights: dict[N, Flight[T]] = {}
+        self._numbers_count = 0
+
+    def __contains__(self, name: N) -> bool:
+        return name in self._flights
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next call to be sent."""
+        return self._numbers_count
+
+    def join(self, name: N, send: Callable[[], Coroutine[object, None, T]]) -> Flight[T]:
+        """Return the call in flight, or send it; the caller must `wait` for it at once."""
+        flight = self._flights.get(name)
+        if flight is None:
+            flight = self._flights[name] = Flight(self._numbers_count)
+            self._numbers_count += 1
+            flight.task = asyncio.create_task(self._run(name, flight, send))
+            # Retrieve its error here: if its waiters are cancelled as it fails, no other code does.
+            flight.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return flight
+
+    async def wait(self, name: N, flight: Flight[T]) -> T:
+        """Return a call's value, or raise its error; it is cancelled with its last waiter."""
+        flight.waiters_count += 1
+        try:
+            await asyncio.wait((flight.task,))
+        finally:
+            flight.waiters_count -= 1
+            if not flight.waiters_count and not flight.task.done():
+                # A cancelled call must not be joined.
+                self._forget(name, flight)
+                flight.task.cancel()
+                await asyncio.wait((flight.task,))
+        return flight.task.result()
+
+    def leave(self, names: Iterable[N]) -> None:
+        """Stop further callers from joining these calls; current waiters still get the results."""
+        for name in names:
+            self._flights.pop(name, None)
+
+    def names(self) -> Iterable[N]:
+        """Return the names of the calls that can be joined."""
+        return tuple(self._flights)
+
+    async def _run(
+        self, name: N, flight: Flight[T], send: Callable[[], Coroutine[object, None, T]]
+    ) -> T:
+        try:
+            return await send()
+        finally:
+            # Before the waiters wake, so that no caller joins a finished call.
+            self._forget(name, flight)
+
+    def _forget(self, name: N, flight: Flight[T]) -> None:
+        if self._flights.get(name) is flight:
+            del self._flights[name]
+
+
+async def cancelled(tasks: Sequence[asyncio.Task[object]]) -> None:
     """Cancel tasks, and wait until they have ended; their results and errors are dropped.
 
     If all have ended, this does not wait. A closing loop closes all abandoned generators

@@ -54,17 +54,18 @@ class Sink(Protocol):
         ...
 
 
-_sink: ContextVar[Sink | None] = ContextVar("tidelog_sink", default=None)
+# Callers on a hot path look here first, because most processes have no sink.
+SINK: ContextVar[Sink | None] = ContextVar("tidelog_sink", default=None)
 
 
 @contextmanager
 def use_sink(sink: Sink) -> Iterator[None]:
     """Send the numbers of this context, and of tasks begun in it, to ``sink``."""
-    token = _sink.set(sink)
+    token = SINK.set(sink)
     try:
         yield
     finally:
-        _sink.reset(token)
+        SINK.reset(token)
 
 
 def observe_store_request(kind: str, seconds: float, bytes_in: int, bytes_out: int) -> None:
@@ -97,7 +98,7 @@ def observe_tick(collection: str, seconds: float, updates: int) -> None:
 
 
 def _observe(name: str, value: float, **labels: str) -> None:
-    sink = _sink.get()
+    sink = SINK.get()
     if sink is None:
         return
     metric = METRICS[name]

@@ -21,7 +21,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from operator import lt
+from operator import add, lt, mod, neg, sub
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -110,13 +110,13 @@ class Setsum:
         return _COLUMNS.pack(*self.columns)
 
     def __add__(self, other: Setsum) -> Setsum:
-        return _reduced(a + b for a, b in zip(self.columns, other.columns, strict=True))
+        return _reduced(map(add, self.columns, other.columns))
 
     def __neg__(self) -> Setsum:
-        return _reduced(-a for a in self.columns)
+        return _reduced(map(neg, self.columns))
 
     def __sub__(self, other: Setsum) -> Setsum:
-        return _reduced(a - b for a, b in zip(self.columns, other.columns, strict=True))
+        return _reduced(map(sub, self.columns, other.columns))
 
     def __str__(self) -> str:
         return self.hex()
@@ -161,7 +161,9 @@ def record_item(position: int, timestamp_us: int, body: bytes) -> bytes:
 
 
 def _reduced(columns: Iterable[int]) -> Setsum:
-    return Setsum(tuple(c % prime for c, prime in zip(columns, PRIMES, strict=True)))
+    made = object.__new__(Setsum)  # These columns are canonical, so nothing is left to check.
+    object.__setattr__(made, "columns", tuple(map(mod, columns, PRIMES)))
+    return made
 
 
 def _is_canonical(columns: tuple[int, ...]) -> bool:

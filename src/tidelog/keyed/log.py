@@ -25,17 +25,17 @@ from tidelog.keyed.maintenance.plan import LOOSE_MAX, retired_by
 from tidelog.keyed.maintenance.scrub import KeyedScrubReport, scrub_keyed
 from tidelog.keyed.port import KeyedWrites
 from tidelog.keyed.read.by_spark import spark_keyed_room
-from tidelog.keyed.read.piece import LoosePiece
-from tidelog.keyed.read.view import KeyedView
+from tidelog.keyed.read.sources import LoosePiece
+from tidelog.keyed.read.state_handle import KeyedView
 from tidelog.keyed.reader import REFRESH_US, KeyedReader
 from tidelog.keyed.states.describing import checkpoint_info
 from tidelog.keyed.states.state import KeyedDiff, KeyedState
 from tidelog.keyed.states.transition import (
     decide_checkpoint,
-    decide_checkpoint_dropped,
-    decide_configured,
-    decide_retired,
-    decide_sealed,
+    decide_configure,
+    decide_drop_checkpoint,
+    decide_retire,
+    decide_seal,
 )
 from tidelog.keyed.values import (
     DURABLE,
@@ -99,10 +99,10 @@ class KeyedLog(KeyedReader, KeyedWrites):
     ) -> int:
         keys, values = records_table(records)
         try:
-            one = await self._place(keys, values, timestamp_us, timeout_us)
+            ordered = await self._place(keys, values, timestamp_us, timeout_us)
         except BusyError as error:
             raise LogFull(error.sentence, records=records, outcome=error.outcome) from error
-        return (await self._pending.positions([one]))[0] if durable else one.placed.position
+        return (await self._pending.positions([ordered]))[0] if durable else ordered.placed.position
 
     async def append_arrow(
         self,
@@ -117,7 +117,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
         placed: list[OrderedRecords] = []
         for keys, values in batches:
             try:
-                one = await self._place(keys, values, timestamp_us, timeout_us)
+                ordered = await self._place(keys, values, timestamp_us, timeout_us)
             except BusyError as error:
                 if durable:
                     # The error reports these rows as taken, so they must be durable.
@@ -127,8 +127,8 @@ class KeyedLog(KeyedReader, KeyedWrites):
                     "the queue of appends is full: append the rest of the table later",
                     rows_taken=rows,
                 ) from error
-            first = one.placed.position if first is None else first
-            placed.append(one)
+            first = ordered.placed.position if first is None else first
+            placed.append(ordered)
         assert first is not None
         if durable:
             first = (await self._pending.positions(placed))[0]
@@ -165,7 +165,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
             if limit <= state_handle.state.active_start:
                 return None
             sealed = await state_handle.machine.commit(
-                partial(decide_sealed, limit=limit, at_us=now_us)
+                partial(decide_seal, limit=limit, at_us=now_us)
             )
             if sealed is not None:
                 return sealed
@@ -175,7 +175,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
             "again"
         )
 
-    async def compact(self, *, everything: bool = False, spark: SparkSession | None = None) -> int:
+    async def compact(self, *, full: bool = False, spark: SparkSession | None = None) -> int:
         """Compact loose fragments into runs; see `KeyedWrites`.
 
         With a Spark session, its tasks do the large merges.
@@ -184,9 +184,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
         merger = self.merger
         if spark is not None:
             merger = spark_keyed_room("merger").SparkRunMerger(spark)
-        return await Compactor(state_handle=self.state_handle, merger=merger).compact(
-            everything=everything
-        )
+        return await Compactor(state_handle=self.state_handle, merger=merger).compact(full=full)
 
     async def retire(self, retention: Retention | None = None) -> int:
         check_settings(None, retention)
@@ -204,7 +202,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
         def decide(state: KeyedState) -> Decision[KeyedDiff, int]:
             # Use the settings of that moment: another process may just have extended the retention.
             by = retention or state.retention
-            return decide_retired(state, retired_by(state, by, now_us=now_us))
+            return decide_retire(state, retired_by(state, by, now_us=now_us))
 
         return await self.state_handle.machine.commit(decide)
 
@@ -212,14 +210,14 @@ class KeyedLog(KeyedReader, KeyedWrites):
         check_kind(sealing, Sealing, "sealing must be a tidelog.Sealing")
         self._check_open()
         await self.state_handle.machine.commit(
-            lambda state: decide_configured(state, sealing=sealing, retention=None)
+            lambda state: decide_configure(state, sealing=sealing, retention=None)
         )
 
     async def retain(self, retention: Retention) -> None:
         check_kind(retention, Retention, "retention must be a tidelog.Retention")
         self._check_open()
         await self.state_handle.machine.commit(
-            lambda state: decide_configured(state, sealing=None, retention=retention)
+            lambda state: decide_configure(state, sealing=None, retention=retention)
         )
 
     async def collect(self, *, after_us: int = AFTER_US) -> int:
@@ -254,7 +252,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
             )
             if made is not None:
                 return checkpoint_info(name, made)
-            await self.compact(everything=True)
+            await self.compact(full=True)
             await state_handle.clock.sleep(backoff_us(attempt, state_handle.clock))
         raise ContentionError(
             f"gave up after {TRIES} tries: other processes kept compacting first; try again"
@@ -262,7 +260,7 @@ class KeyedLog(KeyedReader, KeyedWrites):
 
     async def drop_checkpoint(self, name: str) -> None:
         self._check_open()
-        await self.state_handle.machine.commit(lambda state: decide_checkpoint_dropped(state, name))
+        await self.state_handle.machine.commit(lambda state: decide_drop_checkpoint(state, name))
 
     async def close(self) -> None:
         slots = self.wal.slots()
@@ -312,13 +310,13 @@ class KeyedLog(KeyedReader, KeyedWrites):
             except TidelogError as error:
                 self._failed(error)
                 raise
-        one = OrderedRecords(placed, keys, values, time_us)
+        ordered = OrderedRecords(placed, keys, values, time_us)
         if not self._wrote:
             # Other processes may have appended before this first append.
             self.state_handle.tail.lag()
         self._wrote = True
-        self._pending.add(one)
-        return one
+        self._pending.add(ordered)
+        return ordered
 
     def _settled(self, piece: LoosePiece) -> None:
         """Take a batch of records that has become durable."""

@@ -7,14 +7,16 @@ Source: design page 5, "Calls".
 from __future__ import annotations
 
 import builtins
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_whole
 from tidelog.core.clock import Clock
-from tidelog.core.ids import Named, name_of, named_id
+from tidelog.core.ids import NamedKind, name_of, named_id
 from tidelog.errors import (
     ContentionError,
     LocationError,
@@ -27,18 +29,19 @@ from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.maintenance.forks import Forks, is_kept_for_forks
 from tidelog.keyed.read.state_handle import KeyedStateHandle
 from tidelog.keyed.reader import REFRESH_US, KeyedReader
-from tidelog.keyed.states.forking import decide_origin_left
+from tidelog.keyed.states.forking import decide_leave_origin
 from tidelog.keyed.states.language import prefix_of
-from tidelog.keyed.states.transition import check_living, decide_dropped, decide_made
+from tidelog.keyed.states.transition import check_living, decide_create, decide_drop
 from tidelog.keyed.values import MEMORY, Retention, Sealing, check_settings
 from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
 from tidelog.wal.admin.destroy import destroy_log
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.logs import log_folder
-from tidelog.wal.opening import create_log, open_log
+from tidelog.wal.opening import create_log, open_log, opened_head
 from tidelog.wal.slot_log import SlotLog
 
+T = TypeVar("T")
 TRIES = 5
 
 
@@ -67,14 +70,14 @@ class KeyedLogs:
         _check_free(name)
         check_settings(sealing, retention)
         if not await state_handle.machine.commit(
-            lambda state: decide_made(state, sealing=sealing, retention=retention)
+            lambda state: decide_create(state, sealing=sealing, retention=retention)
         ):
-            told = (
+            reason = (
                 "was dropped, and names are not reused"
                 if state_handle.state.is_dropped
                 else ("already exists")
             )
-            raise NameTaken(f"a keyed log named {name!r} {told}: choose another name")
+            raise NameTaken(f"a keyed log named {name!r} {reason}: choose another name")
         return await self.open(name)
 
     async def open(
@@ -108,8 +111,7 @@ class KeyedLogs:
             NoSuchLog: no such log. NoSuchCheckpoint: it has no such checkpoint.
         """
         check_whole(refresh_us, "refresh_us")
-        state_handle = await self._living(name)
-        await self._wal(state_handle, None)
+        state_handle = await self.state_handle(name)
         if checkpoint is not None:
             state_handle.view_at(checkpoint)
         return KeyedReader(
@@ -123,14 +125,16 @@ class KeyedLogs:
             UsageError: the name is invalid. NoSuchLog: no such log.
         """
         state_handle = await self._living(name)
-        await self._wal(state_handle, None)
+        wal, wal_name = state_handle.wal, state_handle.wal_name
+        head = await self._of_wal(state_handle, partial(opened_head, wal, name=wal_name))
+        state_handle.tail.remember(head)
         return state_handle
 
     async def list(self) -> builtins.list[str]:
         """Return the names of all keyed logs, in order."""
-        keys = self.consensus.list_keys(Named.KEYED.prefix)
-        found = [name_of(Named.KEYED, key) async for key in keys]
-        names = sorted(one for one in found if one is not None)
+        keys = self.consensus.list_keys(NamedKind.KEYED.prefix)
+        listed = [name_of(NamedKind.KEYED, key) async for key in keys]
+        names = sorted(name for name in listed if name is not None)
         return [name for name in names if await self.has(name)]
 
     async def has(self, name: str) -> bool:
@@ -185,7 +189,7 @@ class KeyedLogs:
             return
         state_handle = await self._living(name)
         await Forks(source=state_handle, writer=self.writer).settle(gives_up=True)
-        await state_handle.machine.commit(decide_dropped)
+        await state_handle.machine.commit(decide_drop)
         await self._clear(state_handle)
 
     async def _clear(self, state_handle: KeyedStateHandle) -> None:
@@ -200,10 +204,10 @@ class KeyedLogs:
             await self.store.delete(left)
         if (origin := state_handle.state.origin) is not None:
             await Forks(source=state_handle.beside(origin.log), writer=self.writer).settle()
-            await state_handle.machine.commit(decide_origin_left)
+            await state_handle.machine.commit(decide_leave_origin)
 
     def _state_handle(self, name: str) -> KeyedStateHandle:
-        named_id(Named.KEYED, name)
+        named_id(NamedKind.KEYED, name)
         return KeyedStateHandle(
             name=name,
             store=self.store,
@@ -218,21 +222,21 @@ class KeyedLogs:
         try:
             check_living(state)
         except NoSuchLog as error:
-            told = "was dropped" if state.is_dropped else "does not exist"
+            reason = "was dropped" if state.is_dropped else "does not exist"
             plain = await first_entry(self.store, f"{log_folder(name)}/")
-            told += (
+            reason += (
                 ""
                 if plain is None
                 else f", but a log without keys has that name ('tidelog log scan {name}')"
             )
             raise NoSuchLog(
-                f"the keyed log {name!r} {told}: 'tidelog keyed list' lists the logs, 'tidelog "
+                f"the keyed log {name!r} {reason}: 'tidelog keyed list' lists the logs, 'tidelog "
                 "keyed create' creates one"
             ) from error
         return state_handle
 
     async def _wal(self, state_handle: KeyedStateHandle, batching: Batching | None) -> SlotLog:
-        """Open the wal of a log; create it if the log's creator died before it did."""
+        """Open the wal of a log for writing; see `_of_wal`."""
         opened = partial(
             open_log,
             state_handle.wal,
@@ -241,8 +245,16 @@ class KeyedLogs:
             writer=self.writer,
             batching=batching,
         )
+        wal = await self._of_wal(state_handle, opened)
+        assert isinstance(wal, SlotLog)
+        return wal
+
+    async def _of_wal(
+        self, state_handle: KeyedStateHandle, opened: Callable[[], Awaitable[T]]
+    ) -> T:
+        """Return what ``opened`` reads; create the wal if the log's creator died before it did."""
         try:
-            found = await opened()
+            return await opened()
         except NoSuchLog:
             if state_handle.state.origin is not None or state_handle.state.compacted > 1:
                 raise
@@ -253,9 +265,7 @@ class KeyedLogs:
                     clock=self.clock,
                     writer=self.writer,
                 )
-            found = await opened()
-        assert isinstance(found, SlotLog)
-        return found
+            return await opened()
 
 
 def _check_free(name: str) -> None:

@@ -13,21 +13,25 @@ from __future__ import annotations
 import abc
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from tidelog.keyed.query import Keys
+from tidelog.core.frames import duckdb_relation, pandas_frame, polars_frame
 from tidelog.keyed.values import (
     KEYED_RECORDS,
     CheckpointInfo,
     Count,
     KeyedInfo,
+    Keys,
     Retention,
     Sealing,
     Segment,
 )
-from tidelog.wal.append.closing import Closing
+from tidelog.wal.append.closing import ClosingHandle
+
+if TYPE_CHECKING:
+    import duckdb
 
 
 class KeyedScan(abc.ABC):
@@ -52,8 +56,42 @@ class KeyedScan(abc.ABC):
 
     async def to_arrow(self) -> pa.Table:
         """Return all records as one table."""
-        found = [table async for table in self]
-        return pa.concat_tables(found) if found else KEYED_RECORDS.empty_table()
+        tables = [table async for table in self]
+        return pa.concat_tables(tables) if tables else KEYED_RECORDS.empty_table()
+
+    async def to_batches(self) -> AsyncIterator[pa.RecordBatch]:
+        """Yield all records in batches, as they are read."""
+        async for table in self:
+            for batch in table.to_batches():
+                yield batch
+
+    async def to_pandas(self) -> Any:
+        """Return all records as a pandas DataFrame.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        return pandas_frame(await self.to_arrow())
+
+    async def to_polars(self) -> Any:
+        """Return all records as a Polars DataFrame.
+
+        Raises:
+            UsageError: Polars is not installed.
+        """
+        return polars_frame(await self.to_arrow())
+
+    async def to_duckdb(
+        self, connection: duckdb.DuckDBPyConnection | None = None
+    ) -> duckdb.DuckDBPyRelation:
+        """Return all records as a DuckDB relation, by default on the default connection.
+
+        The relation keeps the records, and can be used for as long as its connection is open.
+
+        Raises:
+            UsageError: ``connection`` is not one of DuckDB.
+        """
+        return duckdb_relation(await self.to_arrow(), connection)
 
     async def __aenter__(self) -> Self:
         return self
@@ -62,7 +100,7 @@ class KeyedScan(abc.ABC):
         await self.aclose()
 
 
-class KeyedReads(Closing):
+class KeyedReads(ClosingHandle):
     """A keyed log for reading. It shows the records known at its last refresh."""
 
     name: str
@@ -242,10 +280,10 @@ class KeyedWrites(KeyedReads):
         """Seal the active segment, so that the next record begins another; None if it is empty."""
 
     @abc.abstractmethod
-    async def compact(self, *, everything: bool = False) -> int:
+    async def compact(self, *, full: bool = False) -> int:
         """Compact loose fragments into runs, and each sealed segment into one run.
 
-        Return the number of runs written. Without ``everything``, only due work is done. Any
+        Return the number of runs written. Without ``full``, only due work is done. Any
         process may call this at any time.
         """
 

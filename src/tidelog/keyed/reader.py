@@ -15,19 +15,19 @@ import pyarrow as pa
 
 from tidelog.errors import HandleError, NoSuchSegment, ObjectNotFound, ReadOvertaken, UsageError
 from tidelog.keyed.port import KeyedReads
-from tidelog.keyed.query import KeyedQuery, Keys
 from tidelog.keyed.read.by_spark import SparkView, spark_keyed_room
-from tidelog.keyed.read.feed import Following, KeyedFeed
+from tidelog.keyed.read.feed import FollowingScan, KeyedFeed
 from tidelog.keyed.read.listing import merged_keys
 from tidelog.keyed.read.scanning import TRIES, ViewScan, with_views
-from tidelog.keyed.read.state_handle import KeyedStateHandle
-from tidelog.keyed.read.view import KeyedView
+from tidelog.keyed.read.state_handle import KeyedStateHandle, KeyedView
 from tidelog.keyed.states.describing import checkpoint_infos, segments_of
 from tidelog.keyed.states.transition import check_readable
 from tidelog.keyed.values import (
     CheckpointInfo,
     Count,
     KeyedInfo,
+    KeyedQuery,
+    Keys,
     Segment,
     check_key,
     check_segments,
@@ -77,12 +77,14 @@ class KeyedReader(KeyedReads):
         )
         return ViewScan(look=self._look, query=query, clock=self.state_handle.clock)
 
-    def follow(self, keys: Keys | bytes | None = None, *, start: int | None = None) -> Following:
+    def follow(
+        self, keys: Keys | bytes | None = None, *, start: int | None = None
+    ) -> FollowingScan:
         if self.at_checkpoint is not None:
             raise UsageError("a checkpoint gets no new records: follow the log itself")
         wanted = Keys.all() if keys is None else Keys.of(keys)
         check_sequences(start or 0)
-        return Following(
+        return FollowingScan(
             feed=self._feed,
             keys=wanted,
             scan=lambda reached: ViewScan(
@@ -103,9 +105,9 @@ class KeyedReader(KeyedReads):
         async def counted(view: KeyedView) -> int:
             check_readable(view.state, start)
             total = 0
-            for one in view.between(max(start, view.oldest), limit):
-                if one.may_hold(key):
-                    total += await one.count(key, start, _within(view, limit))
+            for source in view.between(max(start, view.oldest), limit):
+                if source.may_hold(key):
+                    total += await source.count(key, start, _within(view, limit))
             return total
 
         return await with_views(self._look, self.state_handle.clock, counted)
@@ -119,9 +121,9 @@ class KeyedReader(KeyedReads):
         async def bounded(view: KeyedView) -> Count:
             check_readable(view.state, start)
             bounds = [
-                await one.bound(key, start, _within(view, limit))
-                for one in view.between(max(start, view.oldest), limit)
-                if one.may_hold(key)
+                await source.bound(key, start, _within(view, limit))
+                for source in view.between(max(start, view.oldest), limit)
+                if source.may_hold(key)
             ]
             least, most = sum(b[0] for b in bounds), sum(b[1] for b in bounds)
             return Count(value=(least + most) // 2, least=least, most=most)
@@ -143,12 +145,12 @@ class KeyedReader(KeyedReads):
         for attempt in range(TRIES):
             view = await self._look(attempt > 0)
             start, limit = (0, None) if segments is None else _window(view, segments)
-            found = merged_keys(
+            pages = merged_keys(
                 view.between(start, limit), first, prefix_limit(prefix), start, limit
             )
             try:
-                async with aclosing(found):
-                    async for page in found:
+                async with aclosing(pages):
+                    async for page in pages:
                         if page.num_rows:
                             yield page
                             first = page.column("key")[-1].as_py() + b"\0"
@@ -169,19 +171,20 @@ class KeyedReader(KeyedReads):
         if known[-1].start >= view.next:
             known.pop()  # No record has arrived in it yet.
         return [
-            one
-            for one in known
-            if (one.limit is None or one.limit > start) and (limit is None or one.start < limit)
+            segment
+            for segment in known
+            if (segment.limit is None or segment.limit > start)
+            and (limit is None or segment.start < limit)
         ]
 
     async def sequence_at(self, when: int | datetime) -> int:
         time_us = time_us_of(when)
 
         async def first(view: KeyedView) -> int:
-            for one in view.sources:
-                found = await one.first_at(time_us)
-                if found is not None:
-                    return found
+            for source in view.sources:
+                sequence = await source.first_at(time_us)
+                if sequence is not None:
+                    return sequence
             return view.next
 
         return await with_views(self._look, self.state_handle.clock, first)
@@ -249,10 +252,10 @@ class KeyedReader(KeyedReads):
         self._check_open()
         wanted = Keys.all() if keys is None else Keys.of(keys)
         query = KeyedQuery(keys=wanted, start=start, limit=limit)
-        found: SparkView = await spark_keyed_room("frame").keyed_view(
+        view: SparkView = await spark_keyed_room("frame").keyed_view(
             spark, self.state_handle, query, checkpoint=self.at_checkpoint
         )
-        return found
+        return view
 
     async def close(self) -> None:
         self._is_closed = True
@@ -305,7 +308,9 @@ def _window(view: KeyedView, segments: tuple[int, int | None]) -> tuple[int, int
     first, last = segments
     check_sequences(first, last)
     known = segments_of(view.state)
-    found = [one for one in known if one.id >= first and (last is None or one.id < last)]
-    if not found:
+    chosen = [
+        segment for segment in known if segment.id >= first and (last is None or segment.id < last)
+    ]
+    if not chosen:
         raise NoSuchSegment("no segment has that id: list the segments", first=first)
-    return found[0].start, found[-1].limit
+    return chosen[0].start, chosen[-1].limit

@@ -27,7 +27,7 @@ from tidelog.consensus.kinds import (
     open_consensus,
     parse_consensus,
 )
-from tidelog.consensus.port import Consensus, Copies, Versioned
+from tidelog.consensus.port import Consensus, Copies, VersionedRecord
 from tidelog.core.clock import Clock, backoff_us, wall_us
 from tidelog.core.ids import SeqNo
 from tidelog.errors import (
@@ -38,7 +38,15 @@ from tidelog.errors import (
     LocationError,
     ObjectChanged,
 )
-from tidelog.location.marker import MARK, WITNESS, FormerPlace, Mark, Moving, encode_mark, read_mark
+from tidelog.location.marker import (
+    MARKER,
+    WITNESS,
+    FormerPlace,
+    Marker,
+    MoveInProgress,
+    encode_marker,
+    read_marker,
+)
 from tidelog.machine.fence import MoveFence, encode_fence, fence_of
 from tidelog.machine.guarded import MoveProgress
 from tidelog.store.conditional import replace
@@ -66,30 +74,30 @@ class MarkMoves:
     moves: int
 
     async def progress(self) -> MoveProgress:
-        mark, _ = await load_mark(self.store)
-        moving = mark.moving
+        marker, _ = await load_marker(self.store)
+        moving = marker.moving
         return MoveProgress(
-            moved_to="" if mark.moves == self.moves else mark.consensus_at or mark.consensus,
+            moved_to="" if marker.moves == self.moves else marker.consensus_at or marker.consensus,
             move="" if moving is None else moving.id,
-            stamp=mark.stamp,
+            stamp=marker.stamp,
         )
 
     async def give_up(self, progress: MoveProgress) -> None:
-        mark, e_tag = await load_mark(self.store)
-        if mark.moving is None or mark.stamp != progress.stamp:
+        marker, e_tag = await load_marker(self.store)
+        if marker.moving is None or marker.stamp != progress.stamp:
             return
-        await _replaced(self.store, mark, e_tag, self.clock, moving=None)
+        await _replaced(self.store, marker, e_tag, self.clock, moving=None)
 
 
-async def load_mark(store: Store) -> tuple[Mark, str]:
+async def load_marker(store: Store) -> tuple[Marker, str]:
     """Return the marker of a location, and the e_tag that proves the read.
 
     Raises:
         ObjectNotFound: the location has no marker.
-        CorruptionError, UsageError: see `read_mark`.
+        CorruptionError, UsageError: see `read_marker`.
     """
-    found = await store.get(MARK)
-    return read_mark(found.data, where=store.url), found.e_tag
+    stored = await store.get(MARKER)
+    return read_marker(stored.data, where=store.url), stored.e_tag
 
 
 async def move_consensus(
@@ -104,28 +112,28 @@ async def move_consensus(
     """
     await check_there(to, clock=clock)
     for attempt in range(TRIES):
-        mark, e_tag = await load_mark(store)
-        if mark.left is not None:
+        marker, e_tag = await load_marker(store)
+        if marker.left is not None:
             try:
-                await _close_left(store, mark, mark.left, clock=clock)
+                await _close_left(store, marker, marker.left, clock=clock)
                 continue
             except (LocationError, ConsensusGone):
-                if _is_at(mark, to):
+                if _is_at(marker, to):
                     raise  # A move elsewhere need not wait: the left place may be lost for good.
-        if _is_at(mark, to):
-            return MoveReport(consensus=mark.consensus_at or mark.consensus)
-        if mark.moves != moves:
+        if _is_at(marker, to):
+            return MoveReport(consensus=marker.consensus_at or marker.consensus)
+        if marker.moves != moves:
             raise ConsensusMoved(
                 "another process has moved the location's consensus: open the location again, and "
                 "repeat the move if it is still needed",
-                consensus=mark.consensus_at or mark.consensus,
+                consensus=marker.consensus_at or marker.consensus,
             )
         wanted = to.told or to.kind
-        moving = mark.moving
+        moving = marker.moving
         if moving is None or moving.to != wanted:
             # This ends a move to another place: its mover finds the new id, and stops.
-            moving = Moving(id=clock.unique(), to=wanted)
-            if not await _replaced(store, mark, e_tag, clock, moving=moving):
+            moving = MoveInProgress(id=clock.unique(), to=wanted)
+            if not await _replaced(store, marker, e_tag, clock, moving=moving):
                 await clock.sleep(backoff_us(attempt, clock))
                 continue
         mover = _Mover(
@@ -139,40 +147,40 @@ async def move_consensus(
             await mover.close()
             return MoveReport(consensus=wanted, keys=len(mover.fenced), records=mover.records)
     raise ContentionError(
-        f"gave up after {TRIES} tries: other processes kept ending the move. Try again"
+        f"gave up after {TRIES} tries: other processes kept ending the move; try again"
     )
 
 
-async def _close_left(store: Store, mark: Mark, left: FormerPlace, *, clock: Clock) -> None:
+async def _close_left(store: Store, marker: Marker, left: FormerPlace, *, clock: Clock) -> None:
     """Close the place that a move left, instead of a mover that died or concurrently with it."""
     old = parse_consensus(left.at or left.consensus)
-    new = parse_consensus(mark.consensus_at or mark.consensus)
+    new = parse_consensus(marker.consensus_at or marker.consensus)
     mover = _Mover(
         store=store,
         clock=clock,
         old=open_consensus(old, location=left.id, store=store, clock=clock, founded=True),
-        new=open_consensus(new, location=mark.id, store=store, clock=clock, founded=True),
-        move=mark.id,
+        new=open_consensus(new, location=marker.id, store=store, clock=clock, founded=True),
+        move=marker.id,
     )
     await mover.close()
 
 
-def _is_at(mark: Mark, to: ConsensusPlace) -> bool:
-    return mark.consensus == to.kind and mark.consensus_at == to.told
+def _is_at(marker: Marker, to: ConsensusPlace) -> bool:
+    return marker.consensus == to.kind and marker.consensus_at == to.told
 
 
 async def _replaced(
     store: Store,
-    mark: Mark,
+    marker: Marker,
     e_tag: str,
     clock: Clock,
     **changed: object,
 ) -> bool:
     """Replace the marker; return False if another process changed it first."""
     # The stamp makes each body unique: a store's e_tag may be a hash of the body.
-    changed_mark = msgspec.structs.replace(mark, stamp=clock.unique(), **changed)
+    changed_marker = msgspec.structs.replace(marker, stamp=clock.unique(), **changed)
     try:
-        await replace(store, MARK, encode_mark(changed_mark), e_tag=e_tag, clock=clock)
+        await replace(store, MARKER, encode_marker(changed_marker), e_tag=e_tag, clock=clock)
     except ObjectChanged:
         return False
     return True
@@ -204,14 +212,18 @@ class _Mover:
             fence = await self._fence(key, MoveFence(self.move), is_there=self._is_ours)
             if fence is None:
                 return False
-            found = await self.old.scan(key, SeqNo(1))
-            kept = [one for one in found if one.seqno <= fence]
-            if not kept and not self._is_under_way((await load_mark(self.store))[0]):
+            records = await self.old.scan(key, SeqNo(1))
+            kept = [record for record in records if record.seqno <= fence]
+            if not kept and not self._is_under_way((await load_marker(self.store))[0]):
                 return False  # Another process completed the move, and truncated the old keys.
             await self.new.adopt(key, kept)
             head = await self.new.head(key)
             if head is None or head.seqno < fence or not kept:
-                raise CorruptionError("the copy of a state differs from the original", key=key)
+                raise CorruptionError(
+                    "the copy of a state differs from the original: repeat the move to an empty "
+                    "place",
+                    key=key,
+                )
             self.fenced[key] = fence
             self.records += len(kept)
         return True
@@ -219,16 +231,16 @@ class _Mover:
     async def switch(self, to: ConsensusPlace) -> bool:
         """Make the new place the current one; return False if a process gave the move up."""
         for attempt in range(TRIES):
-            mark, e_tag = await load_mark(self.store)
-            if _is_at(mark, to):
+            marker, e_tag = await load_marker(self.store)
+            if _is_at(marker, to):
                 return True  # Another process switched it for the same move.
-            if not self._is_under_way(mark):
+            if not self._is_under_way(marker):
                 return False
             switched = await _replaced(
-                self.store, mark, e_tag, self.clock,
-                moving=None, moves=mark.moves + 1,
+                self.store, marker, e_tag, self.clock,
+                moving=None, moves=marker.moves + 1,
                 consensus=to.kind, consensus_at=to.told, id=self.move,
-                left=FormerPlace(mark.consensus, mark.consensus_at, mark.id),
+                left=FormerPlace(marker.consensus, marker.consensus_at, marker.id),
             )  # fmt: skip
             if switched:
                 return True
@@ -237,17 +249,23 @@ class _Mover:
 
     async def close(self) -> None:
         """Write the new place into the old keys, and delete their other records."""
-        mark, e_tag = await load_mark(self.store)
-        final = MoveFence(self.move, mark.consensus_at or mark.consensus)
+        # The marker names the former place until the end. If this process dies before, the next
+        # call of `move_consensus` repeats all of these steps, and none of them harms twice.
+        marker, e_tag = await load_marker(self.store)
+        final = MoveFence(self.move, marker.consensus_at or marker.consensus)
         for key in [key async for key in self.old.list_keys()]:
+            # The final fence comes first: a truncation keeps the newest record, which must name the
+            # new place.
             seqno = await self._fence(key, final, is_there=lambda f: bool(f.moved_to))
             if seqno is not None:
                 await self.old.truncate(key, seqno)
-        if mark.consensus == STORE:
+        # Without its marker, a location must not be taken for an empty folder. States in the store
+        # prove that it exists, and with a database the witness does.
+        if marker.consensus == STORE:
             await self.store.delete([WITNESS])
         else:
-            await self.store.put(WITNESS, encode_mark(msgspec.structs.replace(mark, left=None)))
-        await _replaced(self.store, mark, e_tag, self.clock, left=None)
+            await self.store.put(WITNESS, encode_marker(msgspec.structs.replace(marker, left=None)))
+        await _replaced(self.store, marker, e_tag, self.clock, left=None)
 
     async def _fence(
         self, key: str, fence: MoveFence, *, is_there: Callable[[MoveFence], bool]
@@ -259,7 +277,9 @@ class _Mover:
         while True:
             newest = await self.old.head(key)
             if newest is None:
-                raise CorruptionError("a state disappeared during the move", key=key)
+                raise CorruptionError(
+                    "a state disappeared during the move: restore it, then repeat the move", key=key
+                )
             there = fence_of(newest.data)
             if there is not None and is_there(there):
                 return newest.seqno
@@ -270,25 +290,25 @@ class _Mover:
             if await self.old.compare_and_set(key, seqno, data):
                 return seqno
 
-    def _record(self, key: str, newest: Versioned, fence: MoveFence) -> bytes:
+    def _record(self, key: str, newest: VersionedRecord, fence: MoveFence) -> bytes:
         at_us = wall_us(self.clock)
         return encode_fence(newest.data, fence, at_us=at_us, key=key, seqno=newest.seqno)
 
     def _is_ours(self, fence: MoveFence) -> bool:
         return fence.move == self.move and not fence.moved_to
 
-    def _is_under_way(self, mark: Mark) -> bool:
-        return mark.moving is not None and mark.moving.id == self.move
+    def _is_under_way(self, marker: Marker) -> bool:
+        return marker.moving is not None and marker.moving.id == self.move
 
     async def _beat(self) -> bool:
         """Change the marker now and then as a sign of life; return False if the move is over."""
         now_us = self.clock.monotonic_us()
         if now_us - self.beaten_us < BEAT_US:
             return True
-        mark, e_tag = await load_mark(self.store)
-        if not self._is_under_way(mark):
+        marker, e_tag = await load_marker(self.store)
+        if not self._is_under_way(marker):
             return False
         # If this loses a race, another process of the same move gave a sign of life.
-        await _replaced(self.store, mark, e_tag, self.clock)
+        await _replaced(self.store, marker, e_tag, self.clock)
         self.beaten_us = now_us
         return True

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidelog.consensus.kinds import (
     STORE,
@@ -29,7 +30,7 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.location.consensus_migration import MarkMoves, MoveReport, move_consensus
-from tidelog.location.marker import MARK, make_mark, read_mark
+from tidelog.location.marker import MARKER, make_marker, read_marker
 from tidelog.machine.guarded import GuardedConsensus
 from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
@@ -51,11 +52,16 @@ if TYPE_CHECKING:
     from tidelog.collection.catalog.controller import Controller
     from tidelog.collection.collection import Collection
     from tidelog.collection.collections import Collections
+    from tidelog.collection.formats.times import When
     from tidelog.collection.maintenance import Maintenance
+    from tidelog.collection.reading import SqlResult
     from tidelog.collection.sources import Sources
+    from tidelog.collection.tables import Table, Tables
+    from tidelog.collection.transaction import TableTransaction
     from tidelog.keyed.logs import KeyedLogs
     from tidelog.persist.handle.shard import Shard
     from tidelog.persist.shards import Shards
+    from tidelog.persist.transactions.transactions import Transactions
     from tidelog.wal.append.batching import Batching
     from tidelog.wal.log import Log
     from tidelog.wal.logs import Logs
@@ -64,6 +70,8 @@ if TYPE_CHECKING:
 # Objects that only a location has: consensus states, or its `WITNESS`; parts and rollups.
 _STATES: Final = "consensus"
 _OBJECT: Final = re.compile(r"shard/[^/]+/(part/[0-9a-f]{8}|rollup)/")
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,6 +88,7 @@ class Location:
     clock: Clock
     wrapping: Wrapping = NOTHING_TOLD
     _controller: Controller | None = field(init=False, default=None)
+    _table_transactions: Transactions | None = field(init=False, default=None)
 
     def __repr__(self) -> str:
         return f"<tidelog location {self.store.url}>"
@@ -126,6 +135,20 @@ class Location:
             consensus=self.consensus,
             clock=self.clock,
             controller=self.controller,
+            transactions=self.table_transactions,
+        )
+
+    @property
+    def tables(self) -> Tables:
+        """Return the namespace of tables."""
+        from tidelog.collection.tables import Tables
+
+        return Tables(
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            controller=self.controller,
+            transactions=self.table_transactions,
         )
 
     @property
@@ -179,6 +202,79 @@ class Location:
         """
         return await self.collections.open(name)
 
+    async def table(self, name: str) -> Table:
+        """Return the handle of a table; short for ``tables.open``.
+
+        Raises:
+            NoSuchCollection: no table has the name; the message lists the existing ones.
+        """
+        return await self.tables.open(name)
+
+    def transaction(self, *, at: int | None = None) -> TableTransaction:
+        """Return a transaction over tables: ``async with lake.transaction() as tx``.
+
+        Its reads and writes are those of one time, and its writes are visible all or none. It
+        begins at its first call. The time is not before ``at`` (default: the clock), in
+        milliseconds.
+        """
+        from tidelog.collection.transaction import TableTransaction
+
+        return TableTransaction(tables=self.tables, at=at)
+
+    async def transact(
+        self, work: Callable[[TableTransaction], Awaitable[T]], *, at: int | None = None
+    ) -> T:
+        """Return the result of ``work(transaction)``, with all its writes or none.
+
+        If another commit changes one of its tables first, the work runs again, in a new
+        transaction. So it must have no other effects.
+
+        Raises:
+            ContentionError: other commits changed its tables at every try. NOT_APPLIED.
+            All errors of the work, and of the commit of the transaction.
+        """
+        from tidelog.collection.transaction import transact
+
+        return await transact(self.attempts(at=at), work)
+
+    def attempts(self, *, at: int | None = None) -> AsyncGenerator[TableTransaction, None]:
+        """Yield the transactions of `transact`, until the caller has committed one."""
+        from tidelog.collection.transaction import attempts
+
+        return attempts(self.tables, at=at)
+
+    async def sql(
+        self,
+        query: str,
+        *,
+        as_of: When | None = None,
+        wait: bool = False,
+        timeout_us: int | None = None,
+    ) -> SqlResult:
+        """Return the rows of a query over collections, in DuckDB's dialect.
+
+        All collections are read as of ``as_of``; by default, as of the newest time at which all of
+        them are complete. Only the needed columns, parts and row groups are read. With ``wait``,
+        the call waits until all of them are complete at the time. ``timeout_us`` ends the wait, and
+        alone implies ``wait``.
+
+        Raises:
+            UsageError: the query is invalid, fails on a row, writes, or reads a file.
+            NoSuchCollection: the query names no collection; the message lists the existing ones.
+            AsOfBeforeSince, AsOfNotComplete: a collection is not readable at the time.
+            DeadlineExceeded: a collection did not become complete in time.
+        """
+        import pyarrow as pa
+
+        from tidelog.collection.reading import SqlResult
+        from tidelog.collection.sql import answer
+
+        running = answer(self.collections, query, as_of, wait=wait, timeout_us=timeout_us)
+        async with running as found:
+            batches = [batch async for batch in found.batches]
+            table = pa.Table.from_batches(batches, found.schema)
+            return SqlResult(table, found.as_of, found.later)
+
     async def move_consensus(self, to: str) -> MoveReport:
         """Move consensus to another place: ``store``, ``sqlite:PATH`` or a PostgreSQL URL.
 
@@ -220,6 +316,18 @@ class Location:
         return self._controller
 
     @property
+    def table_transactions(self) -> Transactions:
+        """Return the handle of the transactions that write the tables.
+
+        The first use creates it. All tables share it, because it stores their commits together.
+        """
+        from tidelog.collection.tables import table_transactions
+
+        if self._table_transactions is None:
+            self._table_transactions = table_transactions(self.store, self.consensus, self.clock)
+        return self._table_transactions
+
+    @property
     def maintenance(self) -> Maintenance:
         """Return the maintenance of the shards: merges, and deletion of garbage."""
         from tidelog.collection.maintenance import Maintenance
@@ -230,6 +338,7 @@ class Location:
             consensus=self.consensus,
             clock=self.clock,
             controller=self.controller,
+            tables=self.table_transactions,
         )
 
 
@@ -270,51 +379,51 @@ async def open_location(
     stores = wrap(store or open_store(url, clock=clock, create=create), wrapping, clock=clock)
     metered = stores.meter
     try:
-        found = (await metered.get(MARK)).data
+        data = (await metered.get(MARKER)).data
     except ObjectNotFound:
-        again = await _look_again(metered)
+        again = await _read_new_marker(metered)
         if again is None and not create:
             raise NoSuchLocation(
                 f"no location exists at {metered.url}: create one with 'tidelog source create', "
-                "'tidelog log create', 'tidelog keyed create' or 'tidelog shard create', or in "
-                "Python with connect(url, create=True)"
+                "'tidelog table create', 'tidelog log create', 'tidelog keyed create' or 'tidelog "
+                "shard create', or in Python with connect(url, create=True)"
             ) from None
         if again is None:
             place = place or ConsensusPlace(STORE)
             # Check it before the marker exists: a location must not need a missing database.
             await check_there(place, clock=clock)
-            again = await make_mark(metered, place, clock)
-        found = again
-    mark = read_mark(found, where=metered.url)
+            again = await make_marker(metered, place, clock)
+        data = again
+    marker = read_marker(data, where=metered.url)
     if place is not None:
-        check_same(place, mark.consensus, mark.consensus_at)
-    known = place or parse_consensus(mark.consensus_at or mark.consensus)
+        check_same(place, marker.consensus, marker.consensus_at)
+    known = place or parse_consensus(marker.consensus_at or marker.consensus)
     opened = GuardedConsensus(
         inner=open_consensus(
-            known, location=mark.id, store=stores.fresh, clock=clock, founded=True
+            known, location=marker.id, store=stores.fresh, clock=clock, founded=True
         ),
-        moves=MarkMoves(store=metered, clock=clock, moves=mark.moves),
+        moves=MarkMoves(store=metered, clock=clock, moves=marker.moves),
         clock=clock,
     )
     return Location(url=url, stores=stores, consensus=opened, clock=clock, wrapping=wrapping)
 
 
-async def _look_again(store: Store) -> bytes | None:
+async def _read_new_marker(store: Store) -> bytes | None:
     """Return the marker of a location that was just created, or None without a location.
 
     Raises:
         CorruptionError: objects that are written after the marker exist, and the marker does not.
     """
-    found = await first_entry(store, _STATES)
-    if found is None:
-        found = await first_entry(store, "shard/")
-        if found is None or _OBJECT.match(found.key) is None:
+    entry = await first_entry(store, _STATES)
+    if entry is None:
+        entry = await first_entry(store, "shard/")
+        if entry is None or _OBJECT.match(entry.key) is None:
             return None
     try:
-        return (await store.get(MARK)).data
+        return (await store.get(MARKER)).data
     except ObjectNotFound:
         raise CorruptionError(
-            f"{MARK} is gone from {store.url}, but {found.key} exists: restore {MARK} from "
+            f"{MARKER} is gone from {store.url}, but {entry.key} exists: restore {MARKER} from "
             "a backup or from an older version of the object"
         ) from None
 

@@ -21,11 +21,11 @@ from tidelog.store.port import Store
 from tidelog.store.probe import probe_store
 
 FORMAT: Final = 1
-MARK: Final = "tidelog.json"
+MARKER: Final = "tidelog.json"
 WITNESS: Final = "consensus.json"
 
 
-class Moving(msgspec.Struct, frozen=True):
+class MoveInProgress(msgspec.Struct, frozen=True):
     """A move of consensus in progress: its id, and its target without a password."""
 
     id: str
@@ -40,7 +40,7 @@ class FormerPlace(msgspec.Struct, frozen=True):
     id: str
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Marker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The contents of ``tidelog.json``."""
 
     format: int
@@ -49,12 +49,12 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     consensus_at: str = ""
     id: str = ""
     moves: int = 0
-    moving: Moving | None = None
+    moving: MoveInProgress | None = None
     left: FormerPlace | None = None
     stamp: str = ""
 
 
-async def make_mark(store: Store, place: ConsensusPlace, clock: Clock) -> bytes:
+async def make_marker(store: Store, place: ConsensusPlace, clock: Clock) -> bytes:
     """Create a location's marker, or read the marker that another process created first.
 
     Raises:
@@ -62,7 +62,7 @@ async def make_mark(store: Store, place: ConsensusPlace, clock: Clock) -> bytes:
     """
     await probe_store(store, clock=clock)
     is_own = place.kind == STORE
-    mark = Mark(
+    marker = Marker(
         format=FORMAT,
         created_us=clock.now_us(),
         consensus=place.kind,
@@ -70,13 +70,13 @@ async def make_mark(store: Store, place: ConsensusPlace, clock: Clock) -> bytes:
         id="" if is_own else clock.unique(),
     )
     # The database must know the location before the marker names the database.
-    await found_location(place, location=mark.id, clock=clock)
+    await found_location(place, location=marker.id, clock=clock)
     # The time makes the body unique. If an answer is lost, the writer recognizes its own marker.
-    data = encode_mark(mark)
+    data = encode_marker(marker)
     try:
-        await create_object(store, MARK, data, clock=clock)
+        await create_object(store, MARKER, data, clock=clock)
     except ObjectExists:
-        return (await store.get(MARK)).data
+        return (await store.get(MARKER)).data
     if not is_own:
         # Otherwise the store could hold nothing but the marker for long, and a lost marker would
         # make it look like an empty store.
@@ -84,11 +84,11 @@ async def make_mark(store: Store, place: ConsensusPlace, clock: Clock) -> bytes:
     return data
 
 
-def encode_mark(mark: Mark) -> bytes:
-    return msgspec.json.encode(mark)
+def encode_marker(marker: Marker) -> bytes:
+    return msgspec.json.encode(marker)
 
 
-def read_mark(data: bytes, *, where: str) -> Mark:
+def read_marker(data: bytes, *, where: str) -> Marker:
     """Decode ``tidelog.json``.
 
     Raises:
@@ -96,20 +96,20 @@ def read_mark(data: bytes, *, where: str) -> Mark:
         CorruptionError: it is not a valid marker.
     """
     try:
-        found: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
-        if found["format"] > FORMAT:
+        fields: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
+        if fields["format"] > FORMAT:
             raise UsageError(
-                f"{where} was made by a newer tidelog (format {found['format']}; this one reads "
+                f"{where} was made by a newer tidelog (format {fields['format']}; this one reads "
                 f"format {FORMAT}): upgrade tidelog to use it"
             )
-        mark = msgspec.convert(found, Mark)
+        marker = msgspec.convert(fields, Marker)
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise CorruptionError(
-            f"{where}/{MARK} cannot be decoded: restore it from a backup"
+            f"{where}/{MARKER} cannot be decoded: restore it from a backup"
         ) from error
-    if mark.consensus not in KINDS:
+    if marker.consensus not in KINDS:
         raise UsageError(
             "the location uses a consensus that this tidelog does not support: upgrade tidelog",
-            consensus=mark.consensus,
+            consensus=marker.consensus,
         )
-    return mark
+    return marker

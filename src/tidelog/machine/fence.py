@@ -4,8 +4,10 @@ A fence is a record without changes that names a move. While the move is under w
 wait before it writes after the fence. After the move no writer may write there again. If the move
 was given up, the fence is a record like any other.
 
-A *final* fence is written after the move. It names the new place, and is valid even if the
-location's marker states something else. Pure.
+A fence does not state how its move ended, so a process that meets it reads the marker. A *final*
+fence names the new place. It is written after the marker names that place. No later move returns to
+these records, because each move files its records under a new id. So a process obeys a final fence
+without a look at the marker. Pure.
 """
 
 from __future__ import annotations
@@ -39,16 +41,16 @@ def encode_fence(newest: bytes, fence: MoveFence, *, at_us: int, key: str, seqno
     """
     before = records.decode_record(newest, key=key, seqno=seqno)
     fields: dict[str, Any] = msgspec.structs.asdict(before)
-    told = [fence.move, fence.moved_to]
-    return msgspec.msgpack.encode({**fields, "at_us": at_us, "diffs": (), "fence": told})
+    packed = [fence.move, fence.moved_to]
+    return msgspec.msgpack.encode({**fields, "at_us": at_us, "diffs": (), "fence": packed})
 
 
 def fence_of(data: bytes) -> MoveFence | None:
     """Return the fence in a record; None if it has none or is not a record."""
     if _SIGN not in data:
-        return None
+        return None  # Every read of a newest record asks, and a search costs less than decoding.
     try:
-        found = msgspec.msgpack.decode(data, type=dict[str, Any]).get("fence")
-        return None if found is None else MoveFence(*msgspec.convert(found, tuple[str, str]))
+        packed = msgspec.msgpack.decode(data, type=dict[str, Any]).get("fence")
+        return None if packed is None else MoveFence(*msgspec.convert(packed, tuple[str, str]))
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
         return None  # Not a record: `decode_record` reports that.

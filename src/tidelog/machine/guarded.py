@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tidelog.consensus.port import Consensus, Versioned
+from tidelog.consensus.port import Consensus, VersionedRecord
 from tidelog.core.clock import Clock, backoff_us
 from tidelog.core.ids import SeqNo
 from tidelog.errors import ConsensusMoved, LocationError, Outcome
@@ -66,26 +66,30 @@ class GuardedConsensus:
     _over: dict[str, int] = field(init=False, default_factory=dict)
     _fenced: dict[str, tuple[int, str]] = field(init=False, default_factory=dict)
 
-    async def head(self, key: str) -> Versioned | None:
+    async def head(self, key: str) -> VersionedRecord | None:
         self._check_here()
-        found = await self.inner.head(key)
-        await self._look(key, found)
-        return found
+        newest = await self.inner.head(key)
+        await self._look(key, newest)
+        return newest
 
-    async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[Versioned]:
+    async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[VersionedRecord]:
         self._check_here()
-        found = await self.inner.scan(key, start, limit)
-        if found:
-            await self._look(key, found[-1])
+        records = await self.inner.scan(key, start, limit)
+        if records:
+            await self._look(key, records[-1])
         elif start <= 1 or key in self._fenced:
             # A key without records here may have records at the new place: read the marker.
             await self._progress()
-        return found
+        return records
 
     async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
         self._check_here()
+        # Only a record directly after the fence can land: the fence has its own seqno, and seqnos
+        # are dense. The mover copies records up to its fence, so a record after it would be lost.
         fenced_at, move = self._fenced.get(key, (0, ""))
         if fenced_at and fenced_at == seqno - 1:
+            # Only that move matters: a later one fences the key again. Either its fence or this
+            # record gets the seqno, and the other write finds it taken.
             await self._wait_out(move)
             self._fenced.pop(key, None)
         if seqno == 2:
@@ -112,7 +116,7 @@ class GuardedConsensus:
         async for key in self.inner.list_keys(prefix):
             yield key
 
-    async def _look(self, key: str, newest: Versioned | None) -> None:
+    async def _look(self, key: str, newest: VersionedRecord | None) -> None:
         """If the newest record is a fence, read the marker to decide whether the key is closed."""
         fence = None if newest is None else fence_of(newest.data)
         if newest is None or fence is None:
@@ -153,10 +157,10 @@ class GuardedConsensus:
 
     async def _progress(self) -> MoveProgress:
         self._check_here()
-        found = await self.moves.progress()
-        if found.moved_to:
-            self._leave(found.moved_to)
-        return found
+        progress = await self.moves.progress()
+        if progress.moved_to:
+            self._leave(progress.moved_to)
+        return progress
 
     def _check_here(self) -> None:
         if self._gone:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
-from tidelog.consensus.port import Consensus, Versioned
+from tidelog.consensus.port import Consensus, VersionedRecord
 from tidelog.core.clock import Clock, backoff_us, wall_us
 from tidelog.core.ids import SeqNo
 from tidelog.core.metrics import observe_commit
@@ -29,11 +29,10 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.machine import record as records
-from tidelog.machine.history import History, begin_history, follow
 from tidelog.machine.language import D, Decision, Language, R, S, check_storable
 from tidelog.machine.lost import state_lost, state_of_another, was_written
 from tidelog.machine.maintenance import MachineMaintenance
-from tidelog.machine.record import Record, RolledUp, Rollup
+from tidelog.machine.record import History, Record, Rollup, RollupBody, begin_history, follow
 from tidelog.store.port import Store
 
 TOGETHER_MAX = 64
@@ -52,7 +51,7 @@ class _Job:
 
 
 @dataclass(frozen=True, slots=True)
-class _Decided(Generic[S, D]):
+class _Decisions(Generic[S, D]):
     """The results of commands that were decided one after the other."""
 
     state: S
@@ -114,7 +113,7 @@ class Machine(Generic[S, D]):
             LocationError, OutcomeUnknown: see `tidelog.consensus.port.Consensus`.
         """
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(_noticed)
+        answer.add_done_callback(_retrieve_error)
         self._waiting.append(_Job(decide, answer, self.clock.monotonic_us()))
         if self._worker is None:
             self._worker = asyncio.create_task(self._work(), name=f"commits of {self.key}")
@@ -191,6 +190,8 @@ class Machine(Generic[S, D]):
                 known_fresh = True
                 continue
             if decided.diffs and not await self.append(decided.diffs, decided.state):
+                # The first decision may use an old state, so its loss shows no contention. A loss
+                # after a refresh does: the random pause spreads the contending writers.
                 if attempt:
                     await self.clock.sleep(backoff_us(attempt, self.clock))
                 await self._catch_up()
@@ -199,7 +200,7 @@ class Machine(Generic[S, D]):
             if decided.diffs:
                 # Before the callers get their answers: a process may end as soon as it has one.
                 await self.maintenance.after_commit()
-            self._tell(decided, attempt)
+            self._answer_jobs(decided, attempt)
             return
         raise ContentionError(
             f"gave up after {self.commits_max} tries: other processes kept committing first; try "
@@ -207,7 +208,7 @@ class Machine(Generic[S, D]):
             key=self.key,
         )
 
-    def _decide(self, jobs: list[_Job]) -> _Decided[S, D]:
+    def _decide(self, jobs: list[_Job]) -> _Decisions[S, D]:
         """Decide commands one after the other, each on the state after those before it."""
         state, diffs = self.state, []
         answers: list[tuple[_Job, Any, TidelogError | None]] = []
@@ -232,9 +233,9 @@ class Machine(Generic[S, D]):
                 state = self.language.apply(state, decision.diff)
                 diffs.append(decision.diff)
             answers.append((job, decision.result, None))
-        return _Decided(state, tuple(diffs), tuple(answers))
+        return _Decisions(state, tuple(diffs), tuple(answers))
 
-    def _tell(self, decided: _Decided[S, D], attempt: int) -> None:
+    def _answer_jobs(self, decided: _Decisions[S, D], attempt: int) -> None:
         now_us = self.clock.monotonic_us()
         for job, result, error in decided.answers:
             if job.answer.done():
@@ -270,21 +271,21 @@ class Machine(Generic[S, D]):
     async def _catch_up(self) -> None:
         """Apply the records after our seqno; if they were truncated, start from a rollup."""
         for attempt in range(_MISSING_TRIES):
-            found = await self.consensus.scan(self.key, SeqNo(self.seqno + 1))
-            if not found and not self.seqno and not self._is_new:
+            versions = await self.consensus.scan(self.key, SeqNo(self.seqno + 1))
+            if not versions and not self.seqno and not self._is_new:
                 # Nothing was ever read: the key is new, or its consensus object is lost. Other
                 # objects decide which. The second scan finds records that another process wrote
                 # after the first scan.
                 self._is_new = not await was_written(self.store, self.prefix)
-                found = [] if self._is_new else await self.consensus.scan(self.key, SeqNo(1))
-                if not found and not self._is_new:
+                versions = [] if self._is_new else await self.consensus.scan(self.key, SeqNo(1))
+                if not versions and not self._is_new:
                     raise state_lost(self.key)
-            if not found:
+            if not versions:
                 return
             try:
-                if found[0].seqno != self.seqno + 1:
-                    found = await self._start_over(found)
-                self._replay(found)
+                if versions[0].seqno != self.seqno + 1:
+                    versions = await self._start_over(versions)
+                self._replay(versions)
             except ObjectNotFound:
                 # The rollup was collected after we read the record that names it. The newest record
                 # by now names another rollup.
@@ -292,25 +293,25 @@ class Machine(Generic[S, D]):
                 continue
             return
         raise CorruptionError(
-            "the rollup that the newest record names is missing: restore it", key=self.key
+            "the rollup that the newest state record names is missing: restore it", key=self.key
         )
 
-    async def _start_over(self, found: list[Versioned]) -> list[Versioned]:
+    async def _start_over(self, versions: list[VersionedRecord]) -> list[VersionedRecord]:
         """Load the state from the newest record's rollup; return the records after it."""
-        newest = found[-1]
+        newest = versions[-1]
         rollup = self._decode(newest).rollup
-        if rollup is None or found[0].seqno > rollup.seqno + 1:
+        if rollup is None or versions[0].seqno > rollup.seqno + 1:
             raise CorruptionError(
-                "records are missing, and no rollup covers them: restore them",
+                "state records are missing, and no rollup covers them: restore them",
                 key=self.key,
                 seqno=newest.seqno,
             )
         self.state, held = await self.load_rollup(rollup)
         self.seqno = SeqNo(rollup.seqno)
         self.history = begin_history(rollup, held)
-        return [r for r in found if r.seqno > rollup.seqno]
+        return [r for r in versions if r.seqno > rollup.seqno]
 
-    async def load_rollup(self, rollup: Rollup) -> tuple[S, RolledUp]:
+    async def load_rollup(self, rollup: Rollup) -> tuple[S, RollupBody]:
         """Read a rollup: its state, and its other fields.
 
         Raises:
@@ -318,31 +319,52 @@ class Machine(Generic[S, D]):
             LocationError: the store failed.
         """
         held = records.decode_rollup(rollup, (await self.store.get(rollup.path)).data)
-        return self.language.decode_state(held.state), held
+        return self.decoded(self.language.decode_state, held.state, path=rollup.path), held
 
-    def _replay(self, found: list[Versioned]) -> None:
+    def _replay(self, versions: list[VersionedRecord]) -> None:
         state, seqno, history = self.state, self.seqno, self.history
-        for version in found:
+        for version in versions:
             if version.seqno != seqno + 1:
                 raise CorruptionError(
-                    "a record is missing: restore it", key=self.key, seqno=seqno + 1
+                    "a state record is missing: restore it", key=self.key, seqno=seqno + 1
                 )
             record = self._decode(version)
-            diffs = tuple(self.language.decode_diff(data) for data in record.diffs)
+            diffs = self.diffs_of(record, version.seqno)
             for diff in diffs:
                 state = self.language.apply(state, diff)
             seqno = version.seqno
             history = follow(history, seqno, record, self._vanished(diffs))
         self.state, self.seqno, self.history = state, seqno, history
 
-    def _decode(self, version: Versioned) -> Record:
+    def diffs_of(self, record: Record, seqno: int) -> tuple[D, ...]:
+        """Return the changes of a record.
+
+        Raises:
+            CorruptionError: a change cannot be decoded.
+        """
+        decode = self.language.decode_diff
+        return tuple(self.decoded(decode, data, seqno=seqno) for data in record.diffs)
+
+    def decoded(self, decode: Callable[[bytes], R], data: bytes, **where: object) -> R:
+        """Decode stored bytes; an error names the key of the machine, and ``where``.
+
+        Raises:
+            CorruptionError: the bytes cannot be decoded.
+        """
+        try:
+            return decode(data)
+        except CorruptionError as error:
+            facts: dict[str, Any] = {**error.facts, "key": self.key, **where}
+            raise CorruptionError(error.sentence, **facts) from error
+
+    def _decode(self, version: VersionedRecord) -> Record:
         record = records.decode_record(version.data, key=self.key, seqno=version.seqno)
         if record.rollup is not None and not record.rollup.path.startswith(f"{self.prefix}/"):
             raise state_of_another(self.key)
         return record
 
 
-def _noticed(answer: asyncio.Future[Any]) -> None:
+def _retrieve_error(answer: asyncio.Future[Any]) -> None:
     if not answer.cancelled():
         # Reading the exception keeps asyncio from logging it if the caller cancelled the call.
         answer.exception()

@@ -17,9 +17,8 @@ from tidelog.core.clock import Clock, wall_us
 from tidelog.core.ids import SeqNo
 from tidelog.errors import LocationError
 from tidelog.machine import record as records
-from tidelog.machine.history import Collectible, History, plan_collection
 from tidelog.machine.language import D, Language, S
-from tidelog.machine.record import RolledUp, Rollup
+from tidelog.machine.record import History, HistoryGarbage, Rollup, RollupBody, plan_collection
 from tidelog.store.port import Store
 
 
@@ -50,7 +49,7 @@ class MachineMaintenance(Generic[S, D]):
     machine: MaintainedMachine[S, D]
     _commits: int = field(init=False, default=0)
     _pending: Rollup | None = field(init=False, default=None)
-    _collected: Collectible | None = field(init=False, default=None)
+    _collected: HistoryGarbage | None = field(init=False, default=None)
     _overtaken: list[str] = field(init=False, default_factory=list)
 
     def to_name(self, history: History) -> tuple[Rollup | None, int, int]:
@@ -128,7 +127,7 @@ class MachineMaintenance(Generic[S, D]):
             # The rollup at the floor includes the change of the record at the floor. A later record
             # raised the floor, so the newest record is never truncated.
             await machine.consensus.truncate(machine.key, SeqNo(history.floor + 1))
-        named = {one.path for one in history.rollups}
+        named = {rollup.path for rollup in history.rollups}
         listed = [entry.key async for entry in machine.store.list(f"{machine.prefix}/rollup/")]
         dead = [
             path
@@ -160,7 +159,7 @@ class MachineMaintenance(Generic[S, D]):
 
     async def _write_rollup(self) -> None:
         machine = self.machine
-        body = RolledUp(
+        body = RollupBody(
             state=machine.language.encode_state(machine.state),
             floor=machine.history.floor,
             rollups=machine.history.rollups,
@@ -177,21 +176,21 @@ class MachineMaintenance(Generic[S, D]):
         machine = self.machine
         if self._collected is not None:
             return 0
-        found = plan_collection(
+        garbage = plan_collection(
             machine.history,
             machine.language.seqno_since(machine.state),
             before_us=wall_us(machine.clock) - after_us + 1,
             eager=eager,
         )
-        if found is None:
+        if garbage is None:
             return 0
         # Delete before the record states it: after a crash in between, `gone` still lists the
         # objects and the next collection deletes them again. The other order could leave objects
         # forever.
-        if found.objects:
-            await machine.store.delete(list(found.objects))
-        self._collected = found
-        return len(found.objects)
+        if garbage.objects:
+            await machine.store.delete(list(garbage.objects))
+        self._collected = garbage
+        return len(garbage.objects)
 
     async def _truncate(self) -> int:
         """Delete records and rollups below the floor, once a record of this process raised it."""

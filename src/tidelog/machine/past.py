@@ -32,12 +32,11 @@ async def kept_records(machine: Machine[S, D], start: int = 1) -> list[PastRecor
     Raises:
         CorruptionError: a record cannot be read. LocationError: the store failed.
     """
-    found = []
+    kept = []
     for version in await machine.consensus.scan(machine.key, SeqNo(start)):
         record = records.decode_record(version.data, key=machine.key, seqno=version.seqno)
-        diffs = tuple(machine.language.decode_diff(data) for data in record.diffs)
-        found.append(PastRecord(version.seqno, record, diffs))
-    return found
+        kept.append(PastRecord(version.seqno, record, machine.diffs_of(record, version.seqno)))
+    return kept
 
 
 async def state_at(machine: Machine[S, D], seqno: int) -> S:
@@ -49,7 +48,7 @@ async def state_at(machine: Machine[S, D], seqno: int) -> S:
     """
     await machine.refresh()
     kept = await kept_records(machine)
-    rollups = [one for one in machine.history.rollups if one.seqno <= seqno]
+    rollups = [rollup for rollup in machine.history.rollups if rollup.seqno <= seqno]
     first = kept[0].seqno if kept else 1
     oldest = first if first == 1 else next((r.seqno for r in machine.history.rollups), first)
     if not oldest <= seqno <= machine.seqno:
@@ -66,8 +65,8 @@ async def state_at(machine: Machine[S, D], seqno: int) -> S:
                 f"a collector has just deleted the state of seqno {seqno}: read a newer one"
             ) from None
         at = rollups[-1].seqno
-    for one in kept:
-        if at < one.seqno <= seqno:
-            for diff in one.diffs:
+    for past_record in kept:
+        if at < past_record.seqno <= seqno:
+            for diff in past_record.diffs:
                 state = machine.language.apply(state, diff)
     return state

@@ -15,12 +15,13 @@ from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind, check_names
 from tidelog.core.clock import Clock
 from tidelog.core.frontier import Frontier
-from tidelog.core.ids import Named, name_of, named_id
+from tidelog.core.ids import NamedKind, name_of, named_id
 from tidelog.errors import NameTaken, NoSuchShard
 from tidelog.machine.language import Decision
-from tidelog.persist.format.schema import encode_schema, shard_schema
+from tidelog.persist.format.schema import shard_schema
+from tidelog.persist.handle.listening import caught_up
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.states.hold import HISTORY_HOLD
+from tidelog.persist.states.holding import HISTORY_HOLD
 from tidelog.persist.states.state import Diff, State
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.store.port import Store
@@ -53,7 +54,7 @@ class Shards:
         if key is not None:
             check_names(key, "key")
         return Shard(
-            id=named_id(Named.SHARD, name),
+            id=named_id(NamedKind.SHARD, name),
             store=self.store,
             consensus=self.consensus,
             clock=self.clock,
@@ -74,8 +75,13 @@ class Shards:
         """
         shard = self.open(name, schema=schema, key=key)
         assert shard.schema is not None
-        encoded = encode_schema(shard.schema)
+        encoded = shard.schema.encoded
         if not await shard.machine.commit(lambda state: decide_found(state, encoded)):
+            if shard.state.is_dropped:
+                raise NameTaken(
+                    f"a shard named {name!r} was dropped, and names are not reused: choose another "
+                    "name"
+                )
             raise NameTaken(
                 f"a shard named {name!r} already exists: choose another name, or append to that "
                 "shard"
@@ -85,12 +91,16 @@ class Shards:
     async def find(self, name: str) -> Shard:
         """Return the handle of a shard that exists, with its newest state.
 
+        Transactions that are committed to the shard are applied first.
+
         Raises:
             UsageError: the name is invalid.
             NoSuchShard: the shard does not exist; the message names shards that exist.
         """
         shard = self.open(name)
         state = await shard.refresh()
+        if state.registered.name:
+            await caught_up(shard)
         if state.schema or shard.machine.seqno:
             return shard
         known = ", ".join((await self.list())[:NAMES_SHOWN])
@@ -99,8 +109,8 @@ class Shards:
 
     async def list(self) -> builtins.list[str]:
         """Return the names of all shards in order, including dropped ones."""
-        keys = self.consensus.list_keys(Named.SHARD.prefix)
-        names = [name_of(Named.SHARD, key) async for key in keys]
+        keys = self.consensus.list_keys(NamedKind.SHARD.prefix)
+        names = [name_of(NamedKind.SHARD, key) async for key in keys]
         return sorted(name for name in names if name is not None)
 
     async def drop(self, name: str) -> int:
@@ -117,9 +127,10 @@ class Shards:
         Raises:
             UsageError: the name is invalid.
         """
+        named_id(NamedKind.TRANSACTIONS, name)
         return Transactions(
             name=name,
-            kind=Named.SHARD,
+            kind=NamedKind.SHARD,
             store=self.store,
             consensus=self.consensus,
             clock=self.clock,

@@ -1,8 +1,9 @@
-"""Checks of users' SQL expressions that select rows, in DuckDB's dialect.
+"""Checks of users' SQL expressions over one row, in DuckDB's dialect.
 
-An expression is checked once, when a user enters it. It must be one boolean expression over the
-columns of one row, also after it is put in parentheses into a statement. A *definite* expression is
-a pure function of the row: it has the same value in every process, at every retry, at any time.
+An expression is checked once, when a user enters it. It must be one expression over the columns of
+one row, also after it is put in parentheses into a statement. A condition must be boolean. A
+*definite* expression is a pure function of the row: it has the same value in every process, at
+every retry, at any time.
 
 Each use opens a DuckDB of its own, which has no access to files or network, and locks this
 configuration. Its time zone is UTC, so results do not depend on the machine.
@@ -23,6 +24,7 @@ from tidelog.errors import UsageError
 from tidelog.predicate.expression_tree import Json, Kind, Use, uses_of, without_places
 from tidelog.predicate.predicate import (
     ROWS,
+    Expression,
     Predicate,
     filter_table,
     open_sandbox,
@@ -99,6 +101,29 @@ def check_predicate(
             raise check.refusal("is nested too deeply: simplify it") from error
 
 
+def check_expression(sql: str, schema: pa.Schema, *, what: str) -> Expression:
+    """Check that ``sql`` is one expression over a row of ``schema``; it may read the clock.
+
+    Raises:
+        UsageError: it is not; the message begins with ``what``, and states the remedy.
+    """
+    text = sql.strip()
+    if not text:
+        raise UsageError(f'{what} is empty: write an expression such as "price + 1"')
+    with open_sandbox() as connection:
+        check = _Check(connection, text, schema, what, definite=False)
+        try:
+            found = Expression(text, check.columns(), what)
+            found.values_in(connection, _row_of_nulls(found.schema))
+        except RecursionError as error:
+            raise check.refusal("is nested too deeply: simplify it") from error
+    return found
+
+
+def _row_of_nulls(schema: pa.Schema) -> pa.Table:
+    return pa.table([pa.nulls(1, field.type) for field in schema], schema.names)
+
+
 @dataclass(frozen=True, slots=True)
 class _Check:
     """The check of one expression."""
@@ -110,6 +135,15 @@ class _Check:
     definite: bool
 
     def predicate(self) -> Predicate:
+        schema = self.columns()
+        self._check_type(schema)
+        predicate = Predicate(self.sql, schema, self.what)
+        # A row of nulls detects a constant that cannot be computed: it would fail on every row.
+        predicate.mask_in(self.connection, _row_of_nulls(schema))
+        return predicate
+
+    def columns(self) -> pa.Schema:
+        """Check that the text is one expression; return the columns that it reads."""
         tree = self._expression()
         uses = list(uses_of(tree))
         self._check_parts(uses)
@@ -117,20 +151,16 @@ class _Check:
         self._check_functions(uses)
         if self._parse(self.sql)[0] != tree:
             raise self.refusal("is not one expression: check its parentheses and commas")
-        schema = pa.schema(
+        return pa.schema(
             [(name, self.schema.field(name).type) for name in self.schema.names if name in read]
         )
-        self._check_type(schema)
-        predicate = Predicate(self.sql, schema, self.what)
-        # A row of nulls detects a constant that cannot be computed: it would fail on every row.
-        nulls = pa.table([pa.nulls(1, field.type) for field in schema], schema.names)
-        predicate.mask_in(self.connection, nulls)
-        return predicate
 
     def _expression(self) -> Json:
         """Parse the expression in parentheses, on one line, which is the form of its use."""
         if "\0" in self.sql or not _is_unicode(self.sql):
-            raise self.refusal("contains a zero byte, or half a character: remove it")
+            raise self.refusal(
+                "contains a zero byte, or a lone surrogate (half of a UTF-16 pair): remove it"
+            )
         tree, complaint = self._parse(f"({self.sql})")
         if complaint and not self._parse(f"({self.sql}\n)")[1]:
             raise self.refusal("ends with a comment: remove it")
@@ -147,8 +177,8 @@ class _Check:
         keywords = {keyword for (keyword,) in rows.fetchall()}
         words = set(re.findall(r"\w+", self.sql.lower()))
         names = [name for name in self.schema.names if name.lower() in keywords & words]
-        told = " and ".join(f'"{name}"' for name in names)
-        return f"; write the column {told} in double quotes" if names else ""
+        quoted = " and ".join(f'"{name}"' for name in names)
+        return f"; write the column {quoted} in double quotes" if names else ""
 
     def _parse(self, expression: str) -> tuple[Json, str]:
         """Return the tree of ``expression``, or the reason why it is not exactly one expression."""
@@ -172,8 +202,8 @@ class _Check:
         match parsed:
             case {"statements": [{"node": dict() as node}]} if "select_list" in node:
                 return node, ""
-            case {"error_type": "parser", "error_message": str(told)}:
-                return {}, told
+            case {"error_type": "parser", "error_message": str(message)}:
+                return {}, message
             case _:
                 return {}, "write one condition, and no statements"
 
@@ -298,12 +328,12 @@ class _Check:
         try:
             self.connection.register(ROWS, rows)
             described = self.connection.execute(f"DESCRIBE SELECT ({self.sql}) AS p FROM {ROWS}")
-            found = described.fetchall()[0][1]
+            type_name = described.fetchall()[0][1]
         except duckdb.Error as error:
             raise self.refusal(f"cannot be computed: {told_by(error)}") from error
-        if found != "BOOLEAN":
+        if type_name != "BOOLEAN":
             raise self.refusal(
-                f"must be a condition, but its type is {found}: compare it with a value"
+                f"must be a condition, but its type is {type_name}: compare it with a value"
             )
 
     def _not_definite(self, name: str) -> UsageError:

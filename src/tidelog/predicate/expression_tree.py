@@ -124,10 +124,10 @@ def uses_of(node: Json, scope: frozenset[str] = frozenset()) -> Iterator[Use]:
         case "COLLATE":
             yield Use(Kind.COLLATION, (str(node["collation"]),))
             yield from uses_of(node["child"], scope)
-        case str(found) if found in _OF_ONE_ROW:
+        case str(node_class) if node_class in _OF_ONE_ROW:
             yield from uses_of(list(node.values()), scope)
-        case found:
-            yield Use(Kind.REFUSED, (str(found),))
+        case node_class:
+            yield Use(Kind.REFUSED, (str(node_class),))
 
 
 def _uses_of_function(node: dict[str, Json], scope: frozenset[str]) -> Iterator[Use]:

@@ -1,16 +1,19 @@
-"""Predicates: checked conditions on one row, and the sandbox that evaluates them.
+"""Checked expressions and conditions on one row, and the sandbox that evaluates them.
 
-Invariants: a predicate's ``sql`` is one boolean expression over its ``schema``, which `expression`
-ensures; rows keep their order.
+Invariants: the ``sql`` is one expression over its ``schema``, which `expression` ensures, and that
+of a predicate is boolean; rows keep their order.
 """
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Thread
+from typing import Any, TypeAlias
 
 import duckdb
 import numpy as np
@@ -26,11 +29,15 @@ SECONDS_MAX = 300.0
 GRACE_SECONDS = 1.0  # The wait for the end of an interrupted computation.
 AT_WORK = "tidelog-condition"  # The name of the thread that evaluates a condition.
 ROWS = "tidelog_rows"  # The name of the rows' table in the sandbox.
+Values: TypeAlias = "pa.ChunkedArray[Any]"
+IDLE_MAX = 2  # Opening a sandbox takes 30 ms; one waits for each of two reads at a time.
+
+_IDLE: dict[int, deque[duckdb.DuckDBPyConnection]] = {}  # By the id of the process.
 
 
 @dataclass(frozen=True, slots=True)
-class Predicate:
-    """A checked boolean expression. Put ``(sql)`` into a statement, never bare ``sql``.
+class Expression:
+    """A checked expression. Put ``(sql)`` into a statement, never bare ``sql``.
 
     Shape: ``schema`` has the columns that the expression reads, in the order of the schema that
     the check used.
@@ -40,25 +47,23 @@ class Predicate:
     schema: pa.Schema
     what: str
 
-    def mask(self, table: pa.Table) -> npt.NDArray[np.bool_]:
-        """Return True for each row on which the expression is true; null counts as false.
+    def values_in(self, sandbox: duckdb.DuckDBPyConnection, table: pa.Table) -> Values:
+        """Return the value for each row, in an open sandbox.
 
         Raises:
             UsageError: a column is missing or cannot be cast to its type, or the expression fails
                 on a row.
             ExpressionTooSlow: the time limit is exceeded.
         """
-        with open_sandbox() as connection:
-            return np.asarray(self.mask_in(connection, table).to_numpy(), np.bool_)
+        return self._selected(sandbox, table, f"({self.sql})")
 
-    def mask_in(
-        self, sandbox: duckdb.DuckDBPyConnection, table: pa.Table
-    ) -> pa.ChunkedArray[pa.BooleanScalar]:
-        """Return the `mask`, in a sandbox that is already open: opening one takes 30 ms."""
+    def _selected(
+        self, sandbox: duckdb.DuckDBPyConnection, table: pa.Table, expression: str
+    ) -> Values:
         sandbox.register(ROWS, self.rows(table))
         try:
-            statement = f"SELECT coalesce(({self.sql}), false) AS p FROM {ROWS}"
-            found = self._in_time(sandbox, lambda: sandbox.sql(statement).to_arrow_table())
+            statement = f"SELECT {expression} AS p FROM {ROWS}"
+            result = self._in_time(sandbox, lambda: sandbox.sql(statement).to_arrow_table())
         except duckdb.Error as error:
             raise UsageError(
                 f"{self.what} fails on a row: {told_by(error)}", expression=self.sql
@@ -66,21 +71,7 @@ class Predicate:
         finally:
             with suppress(duckdb.Error):  # The thread may still use it: see `_in_time`.
                 sandbox.unregister(ROWS)
-        return found.column("p")
-
-    def failing(self, table: pa.Table) -> npt.NDArray[np.bool_]:
-        """Return True for each row on which the expression fails; there `mask` raises an error.
-
-        Raises:
-            UsageError: a column is missing or cannot be cast to its type.
-        """
-        # TRY turns a failure into null, so the CASE maps a null of the expression to 1.
-        told = f"TRY(CASE WHEN ({self.sql}) IS NULL THEN 1 ELSE 2 END) IS NULL"
-        with open_sandbox() as connection:
-            connection.register(ROWS, self.rows(table))
-            statement = f"SELECT {told} AS p FROM {ROWS}"
-            found = self._in_time(connection, lambda: connection.sql(statement).to_arrow_table())
-        return np.asarray(found.column("p").to_numpy(), np.bool_)
+        return result.column("p")
 
     def _in_time(
         self, sandbox: duckdb.DuckDBPyConnection, compute: Callable[[], pa.Table]
@@ -93,26 +84,26 @@ class Predicate:
         Raises:
             ExpressionTooSlow: the time limit is exceeded.
         """
-        found: Future[pa.Table] = Future()
+        future: Future[pa.Table] = Future()
 
         def work() -> None:
             try:
-                found.set_result(compute())
+                future.set_result(compute())
             except BaseException as error:  # noqa: BLE001 - the caller's `result()` raises it.
-                found.set_exception(error)
+                future.set_exception(error)
 
         Thread(target=work, daemon=True, name=AT_WORK).start()
         try:
-            return found.result(SECONDS_MAX)
+            return future.result(SECONDS_MAX)
         except TimeoutError as error:
             raise ExpressionTooSlow(
                 f"{self.what} takes longer than {SECONDS_MAX:g} s on some rows: simplify it",
                 expression=self.sql,
             ) from error
         finally:
-            if not found.done():
+            if not future.done():
                 sandbox.interrupt()
-                wait([found], GRACE_SECONDS)
+                wait([future], GRACE_SECONDS)
 
     def rows(self, table: pa.Table) -> pa.Table:
         """Return the columns that the expression reads, cast to the types of the check.
@@ -133,6 +124,40 @@ class Predicate:
             ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class Predicate(Expression):
+    """A checked boolean expression."""
+
+    def mask(self, table: pa.Table) -> npt.NDArray[np.bool_]:
+        """Return True for each row on which the expression is true; null counts as false.
+
+        Raises:
+            UsageError: a column is missing or cannot be cast to its type, or the expression fails
+                on a row.
+            ExpressionTooSlow: the time limit is exceeded.
+        """
+        with open_sandbox() as connection:
+            return np.asarray(self.mask_in(connection, table).to_numpy(), np.bool_)
+
+    def mask_in(self, sandbox: duckdb.DuckDBPyConnection, table: pa.Table) -> Values:
+        """Return the `mask`, in a sandbox that is already open."""
+        return self._selected(sandbox, table, f"coalesce(({self.sql}), false)")
+
+    def failing(self, table: pa.Table) -> npt.NDArray[np.bool_]:
+        """Return True for each row on which the expression fails; there `mask` raises an error.
+
+        Raises:
+            UsageError: a column is missing or cannot be cast to its type.
+        """
+        # TRY turns a failure into null, so the CASE maps a null of the expression to 1.
+        expression = f"TRY(CASE WHEN ({self.sql}) IS NULL THEN 1 ELSE 2 END) IS NULL"
+        with open_sandbox() as connection:
+            connection.register(ROWS, self.rows(table))
+            statement = f"SELECT {expression} AS p FROM {ROWS}"
+            result = self._in_time(connection, lambda: connection.sql(statement).to_arrow_table())
+        return np.asarray(result.column("p").to_numpy(), np.bool_)
+
+
 def filter_table(table: pa.Table, predicate: Predicate) -> pa.Table:
     """Keep the rows for which ``predicate`` is true, in their order.
 
@@ -145,20 +170,37 @@ def filter_table(table: pa.Table, predicate: Predicate) -> pa.Table:
 
 @contextmanager
 def open_sandbox() -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a DuckDB with access to nothing but the tables registered with it."""
+    """Open a DuckDB with access to nothing but the tables registered with it.
+
+    A sandbox whose use ends without an error waits for the next use in this process.
+    """
+    # A child process must not use, or even close, a database of its parent.
+    idle = _IDLE.setdefault(os.getpid(), deque(maxlen=IDLE_MAX))
+    try:
+        connection = idle.pop()
+    except IndexError:
+        connection = _new_sandbox()
+    try:
+        yield connection
+    except BaseException:
+        with suppress(duckdb.Error):  # If a thread still uses it, it closes after that.
+            connection.close()
+        raise
+    with suppress(duckdb.Error):
+        connection.unregister(ROWS)
+    idle.append(connection)
+
+
+def _new_sandbox() -> duckdb.DuckDBPyConnection:
     # One thread keeps the order of rows, and an executor's task has one core.
     connection = duckdb.connect(
         ":memory:",
         config={"threads": 1, "enable_external_access": "false", "memory_limit": MEMORY_MAX},
     )
-    try:
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute("SET python_enable_replacements = false")
-        connection.execute("SET lock_configuration = true")
-        yield connection
-    finally:
-        with suppress(duckdb.Error):  # If a thread still uses it, it closes after that.
-            connection.close()
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET python_enable_replacements = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
 
 
 def told_by(error: BaseException) -> str:

@@ -8,6 +8,7 @@ from tidelog.rowhash.hashing import (
     check_supported,
     hash_rows,
     hash_rows_with_time,
+    sums_of_rows,
     weighted_sum,
 )
 
@@ -18,6 +19,7 @@ __all__ = [
     "check_supported",
     "hash_rows",
     "hash_rows_with_time",
+    "sums_of_rows",
     "supported",
     "weighted_sum",
 ]

@@ -14,28 +14,25 @@ A value is hashed as its class (`_class_of`) and canonical bytes:
 
 So the hash ignores chunks, offsets of slices, dictionaries, widths of offsets and bytes under
 nulls.
+
+The kernel that computes hashes is numpy's, or the compiled one if numba is installed. Loading numba
+takes a third of a second, so a process loads it only after hashing many values. Both kernels run
+the same steps, those of `rowhash.xxh3`.
 Invariants: hashes never change, see `rowhash.xxh3`; temporaries hold at most one block of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tidelog.errors import require
-from tidelog.rowhash.kernels import (
-    finish_fold,
-    fold,
-    fold_words,
-    hash_bytes,
-    hash_words,
-    is_compiled,
-)
-from tidelog.rowhash.xxh3 import BLOCK_ROWS, Lanes, Octets, Words, seeds_of, start_fold
+from tidelog.rowhash import xxh3
+from tidelog.rowhash.xxh3 import BLOCK_ROWS, Integers, Lanes, Octets, Words, seeds_of, start_fold
 
 ArrowArray: TypeAlias = "pa.Array[pa.Scalar[pa.DataType]]"
 Column: TypeAlias = "ArrowArray | pa.ChunkedArray[pa.Scalar[pa.DataType]]"
@@ -57,19 +54,41 @@ def supported(dtype: pa.DataType) -> bool:
 
 def fold_column(state: Lanes, column: Column) -> None:
     """Mix the hashes of a column into ``state``, in place; both have the same number of rows."""
-    start = 0
-    for block in _blocks(column):
+    _fold_next(state, _blocks(column))
+
+
+def folded_blocks(columns: Sequence[Column], rows: int) -> Iterator[tuple[int, Lanes]]:
+    """Yield the hashes of rows by blocks: the first row, and lanes that the next block overwrites.
+
+    A block's lanes stay in the processor's cache until all columns are mixed in. A pass over all
+    rows for each column would take three times as long.
+    """
+    streams = [_blocks(column) for column in columns]
+    buffer: Lanes = np.empty((2, min(rows, BLOCK_ROWS)), np.uint64)
+    for start in range(0, rows, BLOCK_ROWS):
+        state = buffer[:, : min(rows - start, BLOCK_ROWS)]
+        state[:] = seeds_of("row")
+        for blocks in streams:
+            _fold_next(state, blocks)
+        yield start, kernel().finish_fold(state)
+
+
+def _fold_next(state: Lanes, blocks: Iterator[Lanes | ArrowArray]) -> None:
+    """Mix the next blocks of a column into ``state``, in place, until all its rows are mixed."""
+    start, rows = 0, state.shape[1]
+    while start < rows:
+        block = next(blocks)
         limit = start + (block.shape[1] if isinstance(block, np.ndarray) else len(block))
         part = state[:, start:limit]
         start = limit
         if isinstance(block, np.ndarray):
-            fold(part, block)
+            kernel().fold(part, block)
             continue
         words = None if block.null_count else _words_of(block)
         if words is None:
-            fold(part, _block_lanes(block))
+            kernel().fold(part, _block_lanes(block))
         else:
-            fold_words(part, words, seeds_of(str(_class_of(block.type))))
+            kernel(len(words)).fold_words(part, words, seeds_of(str(_class_of(block.type))))
 
 
 def _column_lanes(column: Column) -> Iterator[Lanes]:
@@ -79,26 +98,40 @@ def _column_lanes(column: Column) -> Iterator[Lanes]:
 
 
 def _blocks(column: Column) -> Iterator[Lanes | ArrowArray]:
-    """Yield a column's rows in blocks, in order; rows of a dictionary come as hashes."""
+    """Yield a column's rows in blocks, in order; rows of a dictionary come as hashes.
+
+    No block crosses a multiple of `BLOCK_ROWS`, whatever the chunks.
+    """
+    place = 0
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
         array = chunk.dictionary_encode() if _repeats(chunk) else chunk
         if isinstance(array, pa.DictionaryArray):
-            yield from _dictionary_lanes(array)
-            continue
-        for start in range(0, len(array), BLOCK_ROWS):
-            yield array.slice(start, BLOCK_ROWS)
+            yield from _dictionary_lanes(array, place)
+        else:
+            yield from (array.slice(at, rows) for at, rows in _cuts(place, len(array)))
+        place += len(array)
 
 
-def _dictionary_lanes(array: pa.DictionaryArray[Any, Any]) -> Iterator[Lanes]:
+def _cuts(place: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Yield start and length of the blocks of a chunk whose first row is ``place``."""
+    start = 0
+    while start < rows:
+        length = min(rows - start, BLOCK_ROWS - (place + start) % BLOCK_ROWS)
+        yield start, length
+        start += length
+
+
+def _dictionary_lanes(array: pa.DictionaryArray[Any, Any], place: int) -> Iterator[Lanes]:
+    cuts = _cuts(place, len(array))
     if len(array.dictionary) > len(array):
         # A slice of a large dictionary: hash only the values in use.
-        yield from _column_lanes(array.dictionary_decode())
+        plain = array.dictionary_decode()
+        yield from (_block_lanes(plain.slice(at, rows)) for at, rows in cuts)
         return
     # The hash of null goes last, for the rows whose index is null.
     values = np.concatenate([*_column_lanes(array.dictionary), _null_lanes(1)], axis=1)
     indices = array.indices.cast(pa.int64()).fill_null(len(array.dictionary)).to_numpy()
-    for start in range(0, len(array), BLOCK_ROWS):
-        yield values.take(indices[start : start + BLOCK_ROWS], axis=1)
+    yield from (values.take(indices[at : at + rows], axis=1) for at, rows in cuts)
 
 
 def _repeats(array: ArrowArray) -> bool:
@@ -135,7 +168,7 @@ def _value_lanes(array: ArrowArray) -> Lanes:
     if _is_text(dtype) or _is_binary(dtype):
         return _octets_lanes(array, seeds)
     words = _words_of(array)
-    return _wide_lanes(_wide_words(array), seeds) if words is None else hash_words(words, seeds)
+    return _wide_lanes(_wide_words(array), seeds) if words is None else _word_lanes(words, seeds)
 
 
 def _words_of(array: ArrowArray) -> Words | None:
@@ -156,7 +189,7 @@ def _words_of(array: ArrowArray) -> Words | None:
     return None if kind == "u" and (words >> np.uint64(63)).any() else words
 
 
-def _octets_lanes(array: ArrowArray, seeds: tuple[int, int]) -> Lanes:
+def _octets_lanes(array: ArrowArray, seeds: Lanes) -> Lanes:
     dtype = array.type
     if pa.types.is_string_view(dtype) or pa.types.is_binary_view(dtype):
         array = array.cast(
@@ -171,7 +204,8 @@ def _octets_lanes(array: ArrowArray, seeds: tuple[int, int]) -> Lanes:
         offsets, data = array.buffers()[1:3]
         stored = np.frombuffer(_octets(offsets), "<i8" if wide else "<i4")
         bounds = stored[array.offset : array.offset + len(array) + 1].astype(np.int64)
-    return hash_bytes(_octets(data), bounds[:-1], np.diff(bounds), seeds)
+    starts, lengths = bounds[:-1], np.diff(bounds)
+    return kernel(len(starts)).hash_bytes(_octets(data), starts, lengths, seeds)
 
 
 def _float_words(array: ArrowArray) -> Words:
@@ -196,7 +230,7 @@ def _wide_words(array: ArrowArray) -> Words:
     return np.stack([words, np.zeros_like(words)], axis=1)
 
 
-def _wide_lanes(words: Words, seeds: tuple[int, int]) -> Lanes:
+def _wide_lanes(words: Words, seeds: Lanes) -> Lanes:
     """Hash integers, given as rows of little-endian words, each in the least size that holds it."""
     rows, width = words.shape
     signs = (words.view(np.int64) >> np.int64(63)).view(np.uint64)
@@ -206,9 +240,10 @@ def _wide_lanes(words: Words, seeds: tuple[int, int]) -> Lanes:
             fits = (words[:, size:] == signs[:, size - 1 : size]).all(axis=1)
             lengths[fits] = 8 * size
     if (lengths == 8).all():
-        return hash_words(words[:, 0], seeds)
+        return _word_lanes(words[:, 0], seeds)
     starts = np.arange(rows, dtype=np.int64) * (8 * width)
-    return hash_bytes(words.reshape(-1).view(np.uint8), starts, lengths, seeds)
+    octets = words.reshape(-1).view(np.uint8)
+    return kernel(rows).hash_bytes(octets, starts, lengths, seeds)
 
 
 def _list_lanes(array: ListArray) -> Lanes:
@@ -220,28 +255,30 @@ def _list_lanes(array: ListArray) -> Lanes:
     first, lengths = int(bounds[0]), np.diff(bounds)
     bounds = bounds - first
     positions = np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)
-    elements = hash_words(positions.view(np.uint64), seeds_of("element"))
+    elements = _word_lanes(positions.view(np.uint64), seeds_of("element"))
     fold_column(elements, array.values.slice(first, int(bounds[-1])))
-    finish_fold(elements)
+    kernel().finish_fold(elements)
     # A list's sum is a difference of running sums, all mod 2^64: no loop over lists.
     running = np.zeros((2, len(positions) + 1), np.uint64)
     np.cumsum(elements, axis=1, out=running[:, 1:])
-    lanes = hash_words(lengths.view(np.uint64), seeds_of("list"))
-    fold(lanes, running[:, bounds[1:]] - running[:, bounds[:-1]])
-    finish_fold(lanes)
-    return lanes
+    lanes = _word_lanes(lengths.view(np.uint64), seeds_of("list"))
+    kernel().fold(lanes, running[:, bounds[1:]] - running[:, bounds[:-1]])
+    return kernel().finish_fold(lanes)
 
 
 def _struct_lanes(array: pa.StructArray) -> Lanes:
     lanes = start_fold("struct", len(array))
     for i in range(array.type.num_fields):
         fold_column(lanes, array.field(i))
-    finish_fold(lanes)
-    return lanes
+    return kernel().finish_fold(lanes)
 
 
 def _null_lanes(rows: int) -> Lanes:
-    return np.repeat(hash_words(np.zeros(1, np.uint64), seeds_of("null")), rows, axis=1)
+    return np.repeat(_word_lanes(np.zeros(1, np.uint64), seeds_of("null")), rows, axis=1)
+
+
+def _word_lanes(words: Words, seeds: Lanes) -> Lanes:
+    return kernel(len(words)).hash_words(words, seeds)
 
 
 def _stored(array: ArrowArray, dtype: str, *, words: int = 1) -> npt.NDArray[Any]:
@@ -293,3 +330,53 @@ def _class_of(dtype: pa.DataType) -> str | None:
         if holds(dtype):
             return name
     return None
+
+
+WORTH_LOADING: Final = 1 << 22  # Values. Numpy hashes this many in a tenth of a second.
+
+
+class Kernel(Protocol):
+    """The functions of both kernels, which `rowhash.xxh3` describes."""
+
+    def hash_words(self, words: Words, seeds: Lanes) -> Lanes: ...
+
+    def hash_bytes(
+        self, data: Octets, starts: Integers, lengths: Integers, seeds: Lanes
+    ) -> Lanes: ...
+
+    def fold(self, state: Lanes, lanes: Lanes) -> Lanes: ...
+
+    def fold_words(self, state: Lanes, words: Words, seeds: Lanes) -> Lanes: ...
+
+    def finish_fold(self, state: Lanes) -> Lanes: ...
+
+
+class _KernelChoice:
+    """The kernel in use: numpy's, then the compiled one after `WORTH_LOADING` values."""
+
+    kernel: Kernel = xxh3
+    left: int = WORTH_LOADING
+
+
+def is_compiled() -> bool:
+    """Return True if the compiled kernel is in use."""
+    return _KernelChoice.kernel is not xxh3
+
+
+def kernel(values: int = 0) -> Kernel:
+    """Return the kernel to use, and count the values that the caller hashes with it."""
+    if _KernelChoice.left > 0:
+        # Threads may lose each other's counts: then numba loads a little later, or twice.
+        _KernelChoice.left -= values
+        if _KernelChoice.left <= 0:
+            _KernelChoice.kernel = _loaded()
+    return _KernelChoice.kernel
+
+
+def _loaded() -> Kernel:
+    try:
+        from tidelog.rowhash import compiled
+    except (ImportError, RuntimeError):
+        # Not installed, not compatible with this numpy, or no folder for compiled code exists.
+        return xxh3
+    return compiled

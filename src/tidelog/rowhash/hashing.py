@@ -22,9 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.rowhash.columns import Column, fold_column, supported
-from tidelog.rowhash.kernels import finish_fold, fold_words
-from tidelog.rowhash.xxh3 import BLOCK_ROWS, seeds_of, start_fold
+from tidelog.rowhash.columns import Column, folded_blocks, kernel, supported
+from tidelog.rowhash.xxh3 import BLOCK_ROWS, Lanes, Words, seeds_of
 
 _MASK_64 = 2**64 - 1
 
@@ -93,7 +92,33 @@ def hash_rows(columns: Sequence[Column], *, rows: int) -> Hashes:
     Raises:
         UsageError: a column does not have ``rows`` rows, or has a type that is not `supported`.
     """
-    state = start_fold("row", rows)
+    _check_columns(columns, rows)
+    state = np.empty((2, rows), np.uint64)
+    for start, lanes in folded_blocks(columns, rows):
+        state[:, start : start + lanes.shape[1]] = lanes
+    return Hashes(state[0], state[1])
+
+
+def sums_of_rows(
+    columns: Sequence[Column], times: npt.NDArray[np.int64], diffs: npt.NDArray[np.int64]
+) -> tuple[RowSum, RowSum]:
+    """Return two sums of ``diff * H`` over rows: of rows alone, and of rows with their times.
+
+    Raises:
+        UsageError: see `hash_rows`.
+    """
+    rows = len(diffs)
+    _check_columns(columns, rows)
+    words, weights = (np.ascontiguousarray(n, np.int64).view(np.uint64) for n in (times, diffs))
+    plain, timed = RowSum.zero(), RowSum.zero()
+    for start, lanes in folded_blocks(columns, rows):
+        limit = start + lanes.shape[1]
+        plain += _dot(lanes, weights[start:limit])
+        timed += _dot(_timed(lanes, words[start:limit]), weights[start:limit])
+    return plain, timed
+
+
+def _check_columns(columns: Sequence[Column], rows: int) -> None:
     for number, column in enumerate(columns):
         if len(column) != rows:
             raise UsageError(
@@ -101,10 +126,6 @@ def hash_rows(columns: Sequence[Column], *, rows: int) -> Hashes:
             )
         if not supported(column.type):
             raise _unsupported(number, column.type)
-        fold_column(state, column)
-    for start in range(0, rows, BLOCK_ROWS):
-        finish_fold(state[:, start : start + BLOCK_ROWS])
-    return Hashes(state[0], state[1])
 
 
 def hash_rows_with_time(hashes: Hashes, times: npt.NDArray[np.int64]) -> Hashes:
@@ -113,17 +134,25 @@ def hash_rows_with_time(hashes: Hashes, times: npt.NDArray[np.int64]) -> Hashes:
     state = np.stack([hashes.lo, hashes.hi])
     words = np.ascontiguousarray(times, np.int64).view(np.uint64)
     for start in range(0, len(hashes), BLOCK_ROWS):
-        block = state[:, start : start + BLOCK_ROWS]
-        fold_words(block, words[start : start + BLOCK_ROWS], seeds_of("logical time"))
-        finish_fold(block)
+        _timed(state[:, start : start + BLOCK_ROWS], words[start : start + BLOCK_ROWS])
     return Hashes(state[0], state[1])
+
+
+def _timed(lanes: Lanes, times: Words) -> Lanes:
+    """Mix times into the hashes of rows, in place."""
+    kernel(len(times)).fold_words(lanes, times, seeds_of("logical time"))
+    return kernel().finish_fold(lanes)
 
 
 def weighted_sum(hashes: Hashes, diffs: npt.NDArray[np.int64]) -> RowSum:
     """Return the sum of ``diff * H`` over all rows."""
     _check_length(hashes, diffs)
     weights = np.ascontiguousarray(diffs, np.int64).view(np.uint64)
-    return RowSum(int(np.dot(hashes.lo, weights)), int(np.dot(hashes.hi, weights)))
+    return _dot((hashes.lo, hashes.hi), weights)
+
+
+def _dot(lanes: Lanes | tuple[Words, Words], weights: Words) -> RowSum:
+    return RowSum(int(np.dot(lanes[0], weights)), int(np.dot(lanes[1], weights)))
 
 
 def bucket_of(hashes: Hashes, buckets: int) -> npt.NDArray[np.int64]:

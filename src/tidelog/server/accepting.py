@@ -57,18 +57,18 @@ class Acceptor:
     def listen(self, sockets: Sequence[socket.socket]) -> None:
         """Start to accept connections."""
         self._sockets += sockets
-        for one in sockets:
-            self._loop.add_reader(one, self._accept, one)
+        for listener in sockets:
+            self._loop.add_reader(listener, self._accept, listener)
 
     def close(self) -> None:
         """Accept the pending connections, then stop; drop those that wait for TLS."""
-        for one in self._sockets:
-            self._loop.remove_reader(one)
-            self._accept(one)
-            one.close()
+        for sock in self._sockets:
+            self._loop.remove_reader(sock)
+            self._accept(sock)
+            sock.close()
         self._sockets.clear()
-        for one in list(self._silent):
-            self._drop(one)
+        for sock in list(self._silent):
+            self._drop(sock)
         if self._tls is not None:
             for task in self._beginning:
                 task.cancel()
@@ -76,14 +76,14 @@ class Acceptor:
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(BACKLOG):
             try:
-                found, _ = listening.accept()
+                connection, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 self._pause(listening, error)
                 return
-            found.setblocking(False)
-            self._admit(found)
+            connection.setblocking(False)
+            self._admit(connection)
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
         """Stop for a moment: the system has no descriptor or no memory for a connection."""
@@ -100,51 +100,51 @@ class Acceptor:
         if listening in self._sockets:
             self._loop.add_reader(listening, self._accept, listening)
 
-    def _admit(self, found: socket.socket) -> None:
+    def _admit(self, connection: socket.socket) -> None:
         """Begin a connection. Above the limit, answer with a refusal; with TLS, just close it."""
         is_refused = self.open_count >= self._limits.connections_max
         spare = REFUSED_MAX if self._tls is None else 0
         if self.open_count >= self._limits.connections_max + spare:
             self._dropped()
-            found.close()
+            connection.close()
             return
         token = object()
         self._open.add(token)
         if self._tls is None:
-            self._begin(found, token, is_refused=is_refused)
+            self._begin(connection, token, is_refused=is_refused)
             return
-        timer = self._loop.call_later(self._head_seconds, self._drop, found)
-        self._silent[found] = token, timer
-        self._loop.add_reader(found, self._hear, found)
+        timer = self._loop.call_later(self._head_seconds, self._drop, connection)
+        self._silent[connection] = token, timer
+        self._loop.add_reader(connection, self._begin_handshake, connection)
 
-    def _hear(self, found: socket.socket) -> None:
+    def _begin_handshake(self, connection: socket.socket) -> None:
         """Begin the handshake, now that the client sent its first bytes or closed."""
-        token, timer = self._silent.pop(found)
+        token, timer = self._silent.pop(connection)
         timer.cancel()
-        self._loop.remove_reader(found)
-        self._begin(found, token, is_refused=False)
+        self._loop.remove_reader(connection)
+        self._begin(connection, token, is_refused=False)
 
-    def _drop(self, found: socket.socket) -> None:
-        token, timer = self._silent.pop(found)
+    def _drop(self, connection: socket.socket) -> None:
+        token, timer = self._silent.pop(connection)
         timer.cancel()
-        self._loop.remove_reader(found)
-        found.close()
+        self._loop.remove_reader(connection)
+        connection.close()
         self._open.discard(token)
         self._dropped()
 
-    def _begin(self, found: socket.socket, token: object, *, is_refused: bool) -> None:
+    def _begin(self, connection: socket.socket, token: object, *, is_refused: bool) -> None:
         protocol = self._make(is_refused, partial(self._open.discard, token))
-        task = self._loop.create_task(self._connect(found, token, protocol))
+        task = self._loop.create_task(self._connect(connection, token, protocol))
         self._beginning.add(task)
         task.add_done_callback(self._beginning.discard)
 
     async def _connect(
-        self, found: socket.socket, token: object, protocol: asyncio.Protocol
+        self, connection: socket.socket, token: object, protocol: asyncio.Protocol
     ) -> None:
         handshake = None if self._tls is None else self._head_seconds
         try:
             await self._loop.connect_accepted_socket(
-                lambda: protocol, found, ssl=self._tls, ssl_handshake_timeout=handshake
+                lambda: protocol, connection, ssl=self._tls, ssl_handshake_timeout=handshake
             )
         except OSError:  # The handshake failed or timed out.
             self._open.discard(token)
@@ -165,10 +165,10 @@ async def bind(host: str, port: int) -> list[socket.socket]:
     while True:
         left -= 1
         try:
-            found = await loop.getaddrinfo(
+            addresses = await loop.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            return _bound([(family, address) for family, _, _, _, address in found])
+            return _bound([(family, address) for family, _, _, _, address in addresses])
         except OSError as error:
             if not left:
                 raise UsageError(
@@ -183,18 +183,18 @@ def _bound(addresses: Sequence[tuple[int, tuple[Any, ...]]]) -> list[socket.sock
     for family, (host, port, *rest) in dict.fromkeys(addresses):
         known = made[0].getsockname()[1] if made and port == 0 else port
         try:
-            one = socket.create_server((host, known, *rest), family=family, backlog=BACKLOG)
+            listener = socket.create_server((host, known, *rest), family=family, backlog=BACKLOG)
         except OSError as error:
             failed = error
             if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 continue  # This machine does not support the address family.
             break
-        one.setblocking(False)
-        made.append(one)
+        listener.setblocking(False)
+        made.append(listener)
     else:
         if made:
             return made
-    for one in made:
-        one.close()
+    for listener in made:
+        listener.close()
     assert failed is not None
     raise failed

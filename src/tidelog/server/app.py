@@ -73,8 +73,8 @@ def make_app(routers: Sequence[Router], *, version: str, state: ServerState) -> 
     state.routers.extend(routers)
     described: list[bytes] = []
     every = (*routers, system_router(routers, state, description=lambda: described[0]))
-    told = describe_routes(every, version=version, has_tokens=bool(state.tokens.known))
-    described.append(json.dumps(told).encode())
+    description = describe_routes(every, version=version, has_tokens=bool(state.tokens.known))
+    described.append(json.dumps(description).encode())
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -87,7 +87,9 @@ def make_app(routers: Sequence[Router], *, version: str, state: ServerState) -> 
 
     routes = [
         Route(path, RouteHandler(path, endpoints, state))
-        for path, endpoints in _by_path(one for router in every for one in router.endpoints)
+        for path, endpoints in _by_path(
+            endpoint for router in every for endpoint in router.endpoints
+        )
     ]
     app = Starlette(routes=routes, lifespan=lifespan)
     app.router.redirect_slashes = False
@@ -97,15 +99,15 @@ def make_app(routers: Sequence[Router], *, version: str, state: ServerState) -> 
 
 
 def _by_path(endpoints: Iterable[Endpoint]) -> list[tuple[str, tuple[Endpoint, ...]]]:
-    found: dict[str, list[Endpoint]] = {}
+    groups: dict[str, list[Endpoint]] = {}
     for endpoint in endpoints:
-        found.setdefault(endpoint.path, []).append(endpoint)
+        groups.setdefault(endpoint.path, []).append(endpoint)
     # A path with placeholders must come after the literal paths, which it would match too.
-    ordered = sorted(found.items(), key=lambda item: len(compile_path(item[0])[2]))
+    ordered = sorted(groups.items(), key=lambda item: len(compile_path(item[0])[2]))
     return [(path, tuple(ones)) for path, ones in ordered]
 
 
-class Incoming:
+class RequestBody:
     """The body of a request, as events; ``is_read`` is True after its end."""
 
     def __init__(self, receive: Any, *, is_read: bool) -> None:
@@ -119,7 +121,7 @@ class Incoming:
         return event
 
 
-class Sending:
+class ResponseSender:
     """The answer to a client; ``is_begun`` is True once a part was sent."""
 
     def __init__(self, send: Any) -> None:
@@ -137,7 +139,7 @@ class RouteHandler:
 
     def __init__(self, path: str, endpoints: Sequence[Endpoint], state: ServerState) -> None:
         self._path, self._state = path, state
-        self._endpoints = {one.method: one for one in endpoints}
+        self._endpoints = {endpoint.method: endpoint for endpoint in endpoints}
         if "GET" in self._endpoints:
             self._endpoints["HEAD"] = self._endpoints["GET"]
 
@@ -148,7 +150,7 @@ class RouteHandler:
         state.metrics.in_flight.inc()
         status = 499  # The client left before its answer.
         try:
-            status = await self._answered(scope, receive, send)
+            status = await self._respond(scope, receive, send)
         except ClientGone:
             state.metrics.left.inc()
         finally:
@@ -158,17 +160,17 @@ class RouteHandler:
             state.metrics.requests.labels(method, self._path, status).inc()
             state.metrics.seconds.labels(self._path).observe(seconds)
 
-    async def _answered(self, scope: Any, receive: Any, send: Any) -> int:
+    async def _respond(self, scope: Any, receive: Any, send: Any) -> int:
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1")
             for name, value in scope["headers"]
         }
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         media_type = media_type_of(headers.get("accept", ""), kind)
-        incoming = Incoming(receive, is_read=scope["method"] in ("GET", "HEAD"))
-        sending = Sending(send)
+        incoming = RequestBody(receive, is_read=scope["method"] in ("GET", "HEAD"))
+        sending = ResponseSender(send)
         try:
-            answer = encoded(await self._asked(scope, incoming, headers), media_type)
+            answer = encoded(await self._handle_request(scope, incoming, headers), media_type)
             return await self._send(scope, sending, answer, 200, self._closing())
         except ClientGone:
             raise
@@ -206,7 +208,7 @@ class RouteHandler:
         """Return the header that closes the connection if the server is ending."""
         return [CLOSE] if self._state.is_ending else []
 
-    async def _asked(self, scope: Any, receive: Any, headers: dict[str, str]) -> Any:
+    async def _handle_request(self, scope: Any, receive: Any, headers: dict[str, str]) -> Any:
         state = self._state
         endpoint = self._endpoints.get(scope["method"])
         if endpoint is None:
@@ -219,13 +221,18 @@ class RouteHandler:
             state.tokens.check(headers.get("authorization"), is_write=endpoint.is_write)
             if endpoint.is_write and "origin" in headers and not state.tokens.known:
                 # Otherwise any web page could append to a server on the machine of its reader.
-                raise Forbidden("web pages may append only with a token: see --token-file")
+                raise Forbidden(
+                    "web pages may append only with a token: send one that this server's token "
+                    "file (--token-file) has"
+                )
         ask = Ask(
             scope=scope,
             receive=receive,
             names=scope.get("path_params", {}),
             headers=headers,
-            query=Query(scope["query_string"], (one.name for one in endpoint.parameters)),
+            query=Query(
+                scope["query_string"], (parameter.name for parameter in endpoint.parameters)
+            ),
             limits=state.limits,
             clock=state.clock,
             incoming=state.incoming,
@@ -276,7 +283,7 @@ class Refusal(RouteHandler):
     def __init__(self, state: ServerState) -> None:
         super().__init__("other", (), state)
 
-    async def _asked(self, scope: Any, receive: Any, headers: dict[str, str]) -> Any:
+    async def _handle_request(self, scope: Any, receive: Any, headers: dict[str, str]) -> Any:
         most = self._state.limits.connections_max
         raise TooMany("the server has reached its limit of connections: try again later", most=most)
 

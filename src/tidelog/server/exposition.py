@@ -54,11 +54,11 @@ class ServerMetrics:
 
     def observe(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
         """Record a number of tidelog's own work; see `tidelog.core.metrics`."""
-        found = self._inner[metric.name].labels(**labels)
-        if isinstance(found, Counter):
-            found.inc(value)
+        series = self._inner[metric.name].labels(**labels)
+        if isinstance(series, Counter):
+            series.inc(value)
         else:
-            found.observe(value)
+            series.observe(value)
 
     def count_error(self, error: TidelogError) -> None:
         """Count an error answer."""

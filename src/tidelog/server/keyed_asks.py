@@ -10,8 +10,7 @@ from msgspec import UnsetType
 from tidelog.errors import UsageError
 from tidelog.http.api.keys import JsonBytes, plain_bytes
 from tidelog.http.api.messages import AppendRequest, CountRequest, ScanRequest
-from tidelog.keyed.query import KeyedQuery, Keys, chosen_keys
-from tidelog.keyed.values import SEQUENCE_MAX
+from tidelog.keyed.values import SEQUENCE_MAX, KeyedQuery, Keys, chosen_keys
 from tidelog.server.limits import ServerLimits
 from tidelog.server.request import Query
 from tidelog.server.routers import Parameter
@@ -54,7 +53,7 @@ SCAN: Final = (
     *KEY,
     *bytes_parameters("prefix", "A prefix of the keys"),
     *bytes_parameters("first", "The first key of a range"),
-    *bytes_parameters("last", "Keys before this one"),
+    *bytes_parameters("last", "The end of the range of keys (exclusive)"),
     *RANGE,
     LIMIT,
     Parameter("newest_first", _FLAG, "Newest records first."),
@@ -76,7 +75,7 @@ class ScanAsk:
 
     def __post_init__(self) -> None:
         if self.follow and self.query.newest_first:
-            raise UsageError("follow and newest_first exclude each other: give one")
+            raise UsageError("follow and newest_first exclude each other: pass one")
 
     @property
     def key(self) -> bytes | None:
@@ -169,7 +168,7 @@ def count_of_message(message: CountRequest, limits: ServerLimits) -> CountAsk:  
 
 def records_of(message: AppendRequest) -> list[tuple[bytes, bytes]]:
     """Return the records of a body."""
-    return [(plain_bytes(one.key), plain_bytes(one.value)) for one in message.records]
+    return [(plain_bytes(record.key), plain_bytes(record.value)) for record in message.records]
 
 
 def checked_rows(rows: int | None, limits: ServerLimits) -> int:

@@ -148,8 +148,8 @@ class ServedLogs:
         """Write the appended records, and close all handles."""
         handles = [*self._opened.values(), *self._fenced]
         self._opened.clear()
-        for one in handles:
-            await _close(one.handle, level=logging.WARNING)
+        for served in handles:
+            await _close(served.handle, level=logging.WARNING)
 
 
 async def _close(handle: KeyedReads, *, level: int = logging.INFO) -> None:

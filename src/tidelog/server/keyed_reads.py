@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from msgspec import UNSET
 
 from tidelog.http.api.keys import json_bytes
-from tidelog.http.api.messages import KeyListed, ScanAnswer, ScanValue
+from tidelog.http.api.messages import KeySummary, ScanAnswer, ScanValue
 from tidelog.keyed.port import KeyedReads, KeyedScan
 from tidelog.keyed.values import KEYED_RECORDS
 from tidelog.server.keyed_asks import ScanAsk
@@ -36,20 +36,20 @@ async def scan_page(log: KeyedReads, ask: ScanAsk, bytes_max: int) -> RecordsPag
     async with log.scan(
         query.keys, query.start, query.limit, rows=ask.rows, newest_first=query.newest_first
     ) as scan:
-        found: list[pa.Table] = []
+        tables: list[pa.Table] = []
         rows = size = 0
         async for table in scan:
             kept, is_cut = _cut(table, ask.rows - rows, bytes_max - size, least=int(not rows))
-            found.append(kept)
+            tables.append(kept)
             rows, size = rows + kept.num_rows, size + _bytes_in(kept)
             if is_cut or rows >= ask.rows:
-                return _ended(found, scan, ask)
-        return RecordsPage(_joined(found), scan.next_sequence, is_cut=False)
+                return _ended(tables, scan, ask)
+        return RecordsPage(_joined(tables), scan.next_sequence, is_cut=False)
 
 
-def _ended(found: list[pa.Table], scan: KeyedScan, ask: ScanAsk) -> RecordsPage:
+def _ended(tables: list[pa.Table], scan: KeyedScan, ask: ScanAsk) -> RecordsPage:
     """Return the page of a scan that reached a limit."""
-    records = _joined(found)
+    records = _joined(tables)
     if ask.query.newest_first:
         return RecordsPage(records, scan.next_sequence, is_cut=True)
     return RecordsPage(records, _after(records), is_cut=True)
@@ -81,21 +81,21 @@ async def follow_page(
     at = max(start, page.next_sequence)
     scan = log.follow(query.keys, start=at)
     async with scan:
-        found, reached = await _first_of(scan, ask.wait_us, given_up)
-    if found is None:
+        records, reached = await _first_of(scan, ask.wait_us, given_up)
+    if records is None:
         return RecordsPage(KEYED_RECORDS.empty_table(), max(at, reached), is_cut=False)
-    if reached < _after(found):
+    if reached < _after(records):
         if ask.key is None:
             # One table of several: more records of these sequences have not arrived yet.
             async with turns:
                 rest = replace(ask, query=replace(query, start=at))
                 return await scan_page(log, rest, bytes_max)
-        reached = _after(found)
-    found = found.sort_by("sequence")  # The cut must remove the newest records.
+        reached = _after(records)
+    records = records.sort_by("sequence")  # The cut must remove the newest records.
     if limit is not None:
-        found = found.filter(pc.less(found["sequence"], pa.scalar(limit, pa.int64())))
+        records = records.filter(pc.less(records["sequence"], pa.scalar(limit, pa.int64())))
         reached = min(reached, limit)
-    kept, is_cut = _cut(found, ask.rows, bytes_max)
+    kept, is_cut = _cut(records, ask.rows, bytes_max)
     return RecordsPage(kept, _after(kept) if is_cut else reached, is_cut=is_cut)
 
 
@@ -104,7 +104,7 @@ async def _first_of(
 ) -> tuple[pa.Table | None, int]:
     """Return the first records, or None if the time is over; and the sequence to resume from."""
     coming = asyncio.ensure_future(anext(aiter(scan), None))
-    others = [asyncio.ensure_future(one()) for one in given_up]
+    others = [asyncio.ensure_future(wait()) for wait in given_up]
     try:
         await asyncio.wait(
             [coming, *others], timeout=wait_us / 1e6, return_when=asyncio.FIRST_COMPLETED
@@ -125,19 +125,19 @@ async def keys_page(
     after: bytes | None,
     segments: tuple[int, int | None] | None,
     rows: int,
-) -> tuple[list[KeyListed], bool]:
+) -> tuple[list[KeySummary], bool]:
     """Read keys in order; return them, and True if more keys follow."""
-    found: list[KeyListed] = []
+    summaries: list[KeySummary] = []
     pages = log.keys(prefix, after=after, segments=segments)
     async for table in pages:
-        listed = table.slice(0, rows + 1 - len(found)).to_pylist()
-        found += [KeyListed(**{**row, "key": json_bytes(row["key"])}) for row in listed]
-        if len(found) > rows:
+        listed = table.slice(0, rows + 1 - len(summaries)).to_pylist()
+        summaries += [KeySummary(**{**row, "key": json_bytes(row["key"])}) for row in listed]
+        if len(summaries) > rows:
             break
     close = getattr(pages, "aclose", None)
     if close is not None:
         await close()
-    return found[:rows], len(found) > rows
+    return summaries[:rows], len(summaries) > rows
 
 
 def answer_of(page: RecordsPage, ask: ScanAsk) -> ScanAnswer:
@@ -187,8 +187,8 @@ def content_bytes(table: pa.Table) -> int:
     return _bytes_in(table) - _ROW_BYTES * table.num_rows
 
 
-def _joined(found: list[pa.Table]) -> pa.Table:
-    return pa.concat_tables(found) if found else KEYED_RECORDS.empty_table()
+def _joined(tables: list[pa.Table]) -> pa.Table:
+    return pa.concat_tables(tables) if tables else KEYED_RECORDS.empty_table()
 
 
 def _after(records: pa.Table) -> int:

@@ -24,8 +24,8 @@ from tidelog.http.api.messages import (
     LogAnswer,
     LogsAnswer,
     ScanRequest,
-    SegmentListed,
     SegmentsAnswer,
+    SegmentSummary,
 )
 from tidelog.keyed.port import KeyedReads, KeyedWrites
 from tidelog.keyed.values import DURABLE, Segment
@@ -107,9 +107,9 @@ class KeyedRouter:
 
     async def _describe(self, ask: Ask) -> Struct:
         async with self._reading(ask) as log:
-            found = await log.describe()
+            description = await log.describe()
         names = [name for name in LogAnswer.__struct_fields__ if name != "status"]
-        return LogAnswer(**{name: getattr(found, name) for name in names})
+        return LogAnswer(**{name: getattr(description, name) for name in names})
 
     async def _append(self, ask: Ask) -> Struct:
         name = self._name(ask)
@@ -133,7 +133,7 @@ class KeyedRouter:
         return AppendAnswer(records_appended=len(records), start_sequence=first)
 
     async def _scan(self, ask: Ask) -> Struct:
-        wanted = await _asked(
+        wanted = await _parse_request(
             ask, ScanRequest, keyed_asks.scan_of_message, keyed_asks.scan_of_query
         )
         async with self._reading(ask) as log:
@@ -188,11 +188,13 @@ class KeyedRouter:
             ask.query.whole("limit", least=1) or ask.limits.rows_max, ask.limits
         )
         async with self._turns, self._reading(ask) as log:
-            found = await log.segments(start, limit)
-        return SegmentsAnswer(segments=list(map(_listed, found[:rows])), more=len(found) > rows)
+            segments = await log.segments(start, limit)
+        return SegmentsAnswer(
+            segments=list(map(_listed, segments[:rows])), more=len(segments) > rows
+        )
 
     async def _count(self, ask: Ask) -> Struct:
-        wanted = await _asked(
+        wanted = await _parse_request(
             ask, CountRequest, keyed_asks.count_of_message, keyed_asks.count_of_query
         )
         async with self._turns, self._reading(ask) as log:
@@ -210,11 +212,11 @@ async def _counted(log: KeyedReads, wanted: CountAsk) -> CountAnswer:
     span = (wanted.key, wanted.start, wanted.limit)
     if not wanted.approximate:
         return CountAnswer(count=await log.count(*span))
-    found = await log.count_approximate(*span)
-    return CountAnswer(count=found.value, least=found.least, most=found.most)
+    estimate = await log.count_approximate(*span)
+    return CountAnswer(count=estimate.value, least=estimate.least, most=estimate.most)
 
 
-async def _asked(
+async def _parse_request(
     ask: Ask,
     message: type[M],
     of_message: Callable[[M, ServerLimits], T],
@@ -226,22 +228,22 @@ async def _asked(
     return of_query(ask.query, ask.limits)
 
 
-def _listed(one: Segment) -> SegmentListed:
-    told = {
-        "end_seq": one.limit,
-        "sealed_us": one.sealed_us,
-        "first_us": one.first_us,
-        "last_us": one.last_us,
-        "start_time_ms": None if one.first_us is None else one.first_us // 1_000,
+def _listed(segment: Segment) -> SegmentSummary:
+    optional = {
+        "end_seq": segment.limit,
+        "sealed_us": segment.sealed_us,
+        "first_us": segment.first_us,
+        "last_us": segment.last_us,
+        "start_time_ms": None if segment.first_us is None else segment.first_us // 1_000,
     }
-    return SegmentListed(
-        id=one.id,
-        start_seq=one.start,
-        records=one.records,
-        bytes=one.bytes,
-        runs=one.runs,
-        is_compacted=one.is_compacted,
-        **{name: value for name, value in told.items() if value is not None},
+    return SegmentSummary(
+        id=segment.id,
+        start_seq=segment.start,
+        records=segment.records,
+        bytes=segment.bytes,
+        runs=segment.runs,
+        is_compacted=segment.is_compacted,
+        **{name: value for name, value in optional.items() if value is not None},
     )
 
 

@@ -39,7 +39,7 @@ def describe_routes(routers: Iterable[Router], *, version: str, has_tokens: bool
     messages = {e.request for e in endpoints if e.request is not None}
     answers = {e.answer for e in endpoints if not isinstance(e.answer, str)}
     _, schemas = msgspec.json.schema_components(
-        sorted({*messages, *answers, ErrorAnswer}, key=lambda one: one.__name__),
+        sorted({*messages, *answers, ErrorAnswer}, key=lambda message: message.__name__),
         ref_template=_REF,
     )
     paths: dict[str, Json] = {}
@@ -56,17 +56,17 @@ def describe_routes(routers: Iterable[Router], *, version: str, has_tokens: bool
 
 
 def _described(endpoint: Endpoint, *, has_tokens: bool) -> Json:
-    told: Json = {
+    operation: Json = {
         "operationId": endpoint.name,
         "summary": endpoint.summary,
         "parameters": [*_path_parameters(endpoint.path), *_query_parameters(endpoint)],
         "responses": _responses(endpoint, has_tokens=has_tokens),
     }
     if endpoint.request is not None:
-        told["requestBody"] = {"required": True, "content": _content(endpoint.request)}
+        operation["requestBody"] = {"required": True, "content": _content(endpoint.request)}
     if has_tokens and not endpoint.is_public:
-        told["security"] = [{"bearer": []}]
-    return told
+        operation["security"] = [{"bearer": []}]
+    return operation
 
 
 def _path_parameters(path: str) -> list[Json]:
@@ -79,13 +79,13 @@ def _path_parameters(path: str) -> list[Json]:
 def _query_parameters(endpoint: Endpoint) -> list[Json]:
     return [
         {
-            "name": one.name,
+            "name": parameter.name,
             "in": "query",
             "required": False,
-            "description": one.told,
-            "schema": dict(one.schema),
+            "description": parameter.told,
+            "schema": dict(parameter.schema),
         }
-        for one in endpoint.parameters
+        for parameter in endpoint.parameters
     ]
 
 

@@ -94,7 +94,7 @@ class Query:
         Raises:
             UsageError: more than one form is given, or the text is not valid.
         """
-        forms = [one for one in (name, f"{name}_base64", f"{name}_hex") if one in self]
+        forms = [form for form in (name, f"{name}_base64", f"{name}_hex") if form in self]
         if len(forms) > 1:
             raise UsageError(f"{' and '.join(forms)} exclude each other: pass one")
         if not forms:
@@ -158,8 +158,8 @@ class Ask:
             TooMany: the server holds too many bytes for other requests.
             ClientGone: the client has closed the connection.
         """
-        told = self.headers.get("content-length", "")
-        size = int(told) if _NUMBER.fullmatch(told) else 0
+        declared = self.headers.get("content-length", "")
+        size = int(declared) if _NUMBER.fullmatch(declared) else 0
         most = self.limits.body_bytes_max
         if size > most:
             raise self._too_large()
@@ -216,16 +216,16 @@ def decode_json(data: bytes, wanted: type[T], *, items_max: int) -> T:
         UsageError: the body is not such a message, or has more than ``items_max`` records.
     """
     try:
-        found = msgspec.json.decode(data, type=wanted)
+        message = msgspec.json.decode(data, type=wanted)
     except msgspec.ValidationError as error:
         raise UsageError(
             f"the body does not match /openapi.json: {_explained(str(error))}"
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"the body is not JSON: {error}") from error
-    if len(getattr(found, "records", ())) > items_max:
+    if len(getattr(message, "records", ())) > items_max:
         raise UsageError(f"the message has more than {items_max} items: send fewer in a request")
-    return found
+    return message
 
 
 def _explained(fault: str) -> str:

@@ -25,9 +25,13 @@ def media_type_of(accept: str, given: str) -> str:
     for part in accept.lower().split(","):
         kind, *options = (piece.strip() for piece in part.split(";"))
         weights[kind] = max(weights.get(kind, 0.0), _weight(options))
-    known = [one for one in (*JSON_TYPES, *PROTOBUF_TYPES) if weights.get(one, 0) > 0]
+    known = [
+        media_type
+        for media_type in (*JSON_TYPES, *PROTOBUF_TYPES)
+        if weights.get(media_type, 0) > 0
+    ]
     if known:
-        return max(known, key=lambda one: weights[one])
+        return max(known, key=lambda media_type: weights[media_type])
     return PROTOBUF_TYPES[0] if given in PROTOBUF_TYPES and not accept else JSON_TYPES[0]
 
 

@@ -54,7 +54,8 @@ class ServerTls:
                 context.load_verify_locations(self.client_ca)
         except (OSError, ssl.SSLError) as error:
             raise UsageError(
-                f"the files for TLS cannot be used: {error.strerror or error}",
+                f"the files for TLS cannot be used: {error.strerror or error}; pass a certificate "
+                "chain and its private key, both in PEM",
                 certificate=quoted(str(self.certificate)),
                 key=quoted(str(self.key)),
             ) from error

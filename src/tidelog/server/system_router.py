@@ -21,7 +21,7 @@ READY_SECONDS: Final = 5
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Served(Protocol):
+class SystemState(Protocol):
     """The part of the server's state that these routes report."""
 
     limits: ServerLimits
@@ -36,7 +36,7 @@ class ReadyCheck:
     Clients without a token may call it, and each check costs a request to the store.
     """
 
-    def __init__(self, routers: Sequence[Router], served: Served) -> None:
+    def __init__(self, routers: Sequence[Router], served: SystemState) -> None:
         self._routers, self._served = routers, served
         self._lock = asyncio.Lock()
         self._known: tuple[int, TidelogError | None] | None = None
@@ -53,12 +53,12 @@ class ReadyCheck:
         async with self._lock:
             now_us = self._served.clock.monotonic_us()
             if self._known is None or now_us - self._known[0] > self._served.limits.ready_us:
-                self._known = now_us, await self._asked()
+                self._known = now_us, await self._readiness_error()
         if self._known[1] is not None:
             raise NotReady(f"the server is not ready: {self._known[1]}")
         return HealthAnswer()
 
-    async def _asked(self) -> TidelogError | None:
+    async def _readiness_error(self) -> TidelogError | None:
         try:
             async with asyncio.timeout(READY_SECONDS):
                 for router in self._routers:
@@ -71,7 +71,7 @@ class ReadyCheck:
 
 
 def system_router(
-    routers: Sequence[Router], served: Served, *, description: Callable[[], bytes]
+    routers: Sequence[Router], served: SystemState, *, description: Callable[[], bytes]
 ) -> Router:
     """Return the router of these routes."""
 

@@ -49,10 +49,10 @@ class Tokens:
             raise Unauthorized("the request has no token: send 'Authorization: Bearer TOKEN'")
         digest = digest_of(given[1])
         # Each comparison takes constant time, and all tokens are compared, so timing leaks nothing.
-        found = [one for one in self.known if hmac.compare_digest(one.digest, digest)]
-        if not found:
+        tokens = [token for token in self.known if hmac.compare_digest(token.digest, digest)]
+        if not tokens:
             raise Unauthorized("the token is unknown to this server: use one of its token file")
-        if is_write and not any(one.is_writer for one in found):
+        if is_write and not any(token.is_writer for token in tokens):
             raise Forbidden("the token is read-only: use one that may append")
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from tidelog.spark.session import session
 
 if TYPE_CHECKING:
-    from tidelog.spark.datasource import register
     from tidelog.spark.engine import SparkEngine
+    from tidelog.spark.views import register
 
 __all__ = ["SparkEngine", "register", "session"]
 
-_HOMES = {"SparkEngine": "tidelog.spark.engine", "register": "tidelog.spark.datasource"}
+_HOMES = {"SparkEngine": "tidelog.spark.engine", "register": "tidelog.spark.views"}
 
 
 def __getattr__(name: str) -> object:

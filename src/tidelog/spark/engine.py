@@ -20,8 +20,8 @@ from tidelog.collection.ingest.compute import Job
 from tidelog.collection.ingest.engine import SPARK_TICK_BYTES, OutputParts, TickParts, survey_here
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.port import RawSource, SurveyResult
+from tidelog.collection.source.survey_facts import FileCandidate, SurveyFacts, SurveyPiece
 from tidelog.collection.source.survey_result import SurveyJob
-from tidelog.collection.source.surveyed import FileCandidate, Surveyed, SurveyPiece
 from tidelog.core.clock import Clock, SystemClock
 from tidelog.errors import TidelogError
 from tidelog.persist.format.part import Part
@@ -38,8 +38,8 @@ from tidelog.spark.ship import is_connect
 from tidelog.spark.task import (
     READS_MAX,
     Outcome,
+    SurveyOutcome,
     SurveyShare,
-    SurveyTold,
     TaskResult,
     finish_shares,
     run_shares,
@@ -99,8 +99,8 @@ class SparkEngine:
         )
         computed = gather(outcomes, shards=len(job.shards))
         parts = [*computed.error_parts]
-        for one in computed.written:
-            parts += [*one.rows, *one.deleted]
+        for output in computed.written:
+            parts += [*output.rows, *output.deleted]
         await see_parts(parts, tasks, self.location_url, clock=self.clock)
         return computed
 
@@ -114,21 +114,23 @@ class SparkEngine:
         """
         if job.is_small(self.settings.driver_bytes):
             return await survey_here(job, source, at_once=READS_MAX)
-        files = [one.candidate for one in job.pieces if isinstance(one, SurveyPiece)]
+        files = [piece.candidate for piece in job.pieces if isinstance(piece, SurveyPiece)]
         await self._check(job.source, files)
         tasks = self._tasks()
         cores = await self.clock.offload(tasks.cores_count)
         shares = [
-            SurveyShare(location_url=self.location_url, job=one, keeps_rows=not tasks.is_elsewhere)
-            for one in share_survey(job, cores, self.settings)
+            SurveyShare(
+                location_url=self.location_url, job=task_job, keeps_rows=not tasks.is_elsewhere
+            )
+            for task_job in share_survey(job, cores, self.settings)
         ]
-        told = await run_job(
+        outcomes = await run_job(
             tasks.tags,
             lambda: tasks.run(run_surveys, shares),
             clock=self.clock,
             what="the survey",
         )
-        return gather_surveys(told)
+        return gather_surveys(outcomes)
 
     async def _check(
         self, source: SourceInfo, files: Sequence[AddressRange | FileCandidate]
@@ -142,7 +144,7 @@ class SparkEngine:
                 self._tasks(),
                 location_url=self.location_url,
                 source_url=source.url,
-                paths=[one.path for one in files] if source.kind == FILES else [],
+                paths=[file.path for file in files] if source.kind == FILES else [],
                 clock=self.clock,
             )
         self._checked.add(source.id)
@@ -182,29 +184,29 @@ def gather(outcomes: Sequence[Outcome], *, shards: int) -> TickParts:
         error_parts.extend(done.error_parts)
         dropped.update(done.dropped)
         usage = usage + done.usage
-    told = [o.computed for o in outcomes if isinstance(o, TaskResult)]
+    results = [o.computed for o in outcomes if isinstance(o, TaskResult)]
     return TickParts(
         written,
         error_parts,
-        rows=sum(c.rows for c in told),
-        bad=sum(c.bad for c in told),
+        rows=sum(c.rows for c in results),
+        bad=sum(c.bad for c in results),
         dropped=dict(dropped),
-        first_error=next((c.first_error for c in told if c.first_error is not None), None),
+        first_error=next((c.first_error for c in results if c.first_error is not None), None),
         usage=usage,
     )
 
 
-def gather_surveys(told: Sequence[SurveyTold]) -> SurveyResult:
+def gather_surveys(told: Sequence[SurveyOutcome]) -> SurveyResult:
     """Combine the results of a survey's tasks.
 
     Raises:
         TidelogError: the first error among the results.
     """
-    found: list[Surveyed] = []
+    facts: list[SurveyFacts] = []
     usage = Usage()
-    for one in told:
-        if isinstance(one, TidelogError):
-            raise one
-        found.extend(msgspec.msgpack.decode(one[0], type=list[Surveyed]))
-        usage = usage + one[1]
-    return SurveyResult(found, usage)
+    for outcome in told:
+        if isinstance(outcome, TidelogError):
+            raise outcome
+        facts.extend(msgspec.msgpack.decode(outcome[0], type=list[SurveyFacts]))
+        usage = usage + outcome[1]
+    return SurveyResult(facts, usage)

@@ -79,8 +79,8 @@ def choose_java(found: Iterable[Java]) -> Java:
     for java in found:
         if java.version >= OLDEST_VERSION:
             return java
-        told = f"version {java.version}" if java.version else "does not run"
-        passed_over.append(f"{java.candidate.origin} {java.candidate.path}: {told}")
+        fault = f"version {java.version}" if java.version else "does not run"
+        passed_over.append(f"{java.candidate.origin} {java.candidate.path}: {fault}")
     raise UsageError(
         f"Spark needs Java {OLDEST_VERSION} or newer: run pip install 'tidelog[spark]', "
         f"or install a JDK {OLDEST_VERSION} or newer and set JAVA_HOME",

@@ -8,8 +8,8 @@ from typing import Final
 
 from tidelog.core.arguments import DIGITS_MAX
 from tidelog.errors import UsageError
-from tidelog.spark.options import location_told, told_options
-from tidelog.wal.format.key_set import check_key
+from tidelog.spark.options import location_told, told_options, whole_told
+from tidelog.wal.format.fragment_sets import check_key
 from tidelog.wal.read.bounds import check_range
 
 EARLIEST: Final = "earliest"
@@ -40,20 +40,20 @@ def read_log_settings(options: Mapping[str, str], environment: Mapping[str, str]
     Raises:
         UnknownOption, OptionMissing, UsageError: an option is wrong; the message names it.
     """
-    told = told_options(options, kind="log")
-    said = told.get("start", EARLIEST).strip().lower()
+    values = told_options(options, kind="log")
+    said = start_word(values)
     start = 0 if said in (EARLIEST, LATEST) else start_told(said)
-    limit = whole_told("limit", told["limit"], least=0) if "limit" in told else None
+    limit = whole_told("limit", values["limit"], least=0) if "limit" in values else None
     check_range(start, limit)
     return LogSettings(
-        location_url=location_told(told, environment),
-        name=told["path"],
+        location_url=location_told(values, environment),
+        name=values["path"],
         start=start,
         from_latest=said == LATEST,
         limit=limit,
-        key=_key(told["key"]) if "key" in told else None,
-        batch_records_max=whole_told("maxRecordsPerBatch", told["maxrecordsperbatch"], least=1)
-        if "maxrecordsperbatch" in told
+        key=_key(values["key"]) if "key" in values else None,
+        batch_records_max=whole_told("maxRecordsPerBatch", values["maxrecordsperbatch"], least=1)
+        if "maxrecordsperbatch" in values
         else None,
     )
 
@@ -65,7 +65,7 @@ def check_for_batch(settings: LogSettings) -> None:
         UsageError: one does.
     """
     if settings.from_latest:
-        raise UsageError("start 'latest' needs readStream: remove the option to read all records")
+        raise UsageError("start 'next' needs readStream: remove the option to read all records")
     if settings.batch_records_max is not None:
         raise UsageError("maxRecordsPerBatch needs readStream: use the option 'limit' to read less")
 
@@ -86,37 +86,28 @@ def _key(text: str) -> bytes:
         key = text.encode()
     except UnicodeEncodeError:
         raise UsageError(
-            "the option 'key' must be text, but contains half a character: remove it"
+            "the option 'key' must be text, but has a lone surrogate (half of a UTF-16 pair): "
+            "remove it"
         ) from None
     check_key(key)
     return key
+
+
+def start_word(told: Mapping[str, str]) -> str:
+    """Return the option ``start`` in Spark's words; it may also have the words of the commands."""
+    said = told.get("start", EARLIEST).strip().lower()
+    return {"oldest": EARLIEST, "next": LATEST}.get(said, said)
 
 
 def start_told(text: str, *, of: str = "a position") -> int:
     """Parse the option ``start``.
 
     Raises:
-        UsageError: it is not a number of records, ``earliest`` or ``latest``.
+        UsageError: it is not a number of records.
     """
     try:
         return whole_told("start", text, least=0)
     except UsageError:
         raise UsageError(
-            f"start must be {of} (from 1), {EARLIEST} or {LATEST}, not {text[:DIGITS_MAX]!r}"
+            f"start must be {of} (from 1), oldest or next, not {text[:DIGITS_MAX]!r}"
         ) from None
-
-
-def whole_told(name: str, text: str, *, least: int) -> int:
-    """Parse a whole number in an option.
-
-    Raises:
-        UsageError: it is not one, or not from ``least`` to 2^63-1.
-    """
-    is_number = text.strip().isdecimal() and len(text) <= DIGITS_MAX
-    found = int(text) if is_number else -1
-    if not least <= found < 2**63:
-        raise UsageError(
-            f"the option {name!r} must be a whole number of at least {least}",
-            given=text[:DIGITS_MAX],
-        )
-    return found

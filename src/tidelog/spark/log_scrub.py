@@ -23,12 +23,11 @@ from tidelog.spark.job import live_context, portable, run_job
 from tidelog.spark.log_share import SHARE_BYTES, LogPlace, groups_of
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.worker import use_one_core
-from tidelog.store.within import Within
+from tidelog.store.keys import Within
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.logs import log_folder
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
-from tidelog.wal.read.head import read_head
-from tidelog.wal.read.tree_reader import TreeReader
+from tidelog.wal.read.head import TreeReader, read_head
 from tidelog.wal.scrub.report import Before, ScrubReport
 from tidelog.wal.scrub.slot_scrub import scrub_slots
 from tidelog.wal.scrub.tree_scrub import Check, TreeScrub, scrub
@@ -76,24 +75,24 @@ class SparkScrub(TreeScrub):
             return
         context = live_context(self.spark)
         check = partial(check_fragments, place=self.place, check=self.check)
-        told = await run_job(
+        outcomes = await run_job(
             context,
             lambda: context.parallelize(groups, len(groups)).map(check).collect(),
             clock=self.reader.clock,
             what="the scrub",
         )
-        for one in told:
-            if isinstance(one, TidelogError):
-                raise one
-            self._add(one)
+        for outcome in outcomes:
+            if isinstance(outcome, TidelogError):
+                raise outcome
+            self._add(outcome)
 
-    def _add(self, one: ScrubReport) -> None:
-        found = self.found
-        found.problems += one.problems
-        found.setsum = found.setsum + one.setsum
-        found.records += one.records
-        found.bytes_read += one.bytes_read
-        found.fragments += one.fragments
+    def _add(self, report: ScrubReport) -> None:
+        total = self.found
+        total.problems += report.problems
+        total.setsum = total.setsum + report.setsum
+        total.records += report.records
+        total.bytes_read += report.bytes_read
+        total.fragments += report.fragments
 
 
 def check_fragments(

@@ -17,8 +17,8 @@ from tidelog.core.clock import Clock, SystemClock, run_all
 from tidelog.errors import ObjectNotFound
 from tidelog.spark.log_view import collected_error, reader_of
 from tidelog.spark.scan import BATCH_BYTES_MAX, BATCH_ROWS_MAX
+from tidelog.store.keys import Within
 from tidelog.store.port import Store
-from tidelog.store.within import Within
 from tidelog.store.wrapping import open_wrapped
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.logs import log_folder
@@ -67,7 +67,7 @@ def share_log(
 ) -> list[LogShare]:
     """Divide positions by the fragments that hold them; with a key, those that may hold it."""
     if key is not None:
-        fragments = [one for one in fragments if Selection(key=key).may_be_in(one)]
+        fragments = [fragment for fragment in fragments if Selection(key=key).may_be_in(fragment)]
     return [
         LogShare(
             place=place,
@@ -108,10 +108,10 @@ def read_share(share: LogShare, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     reader = reader_of(place.open(clock), clock, is_slots=place.is_slots)
     for window in groups_of(share.fragments, size_bytes=WINDOW_BYTES, count=WINDOW_READS):
         for fragment, records in zip(window, asyncio.run(_fetch(window, reader)), strict=True):
-            found = records_between(records, fragment, share.start, share.limit)
+            rows = records_between(records, fragment, share.start, share.limit)
             # Like every read, this leaves out control records.
-            found = selection.of(found if place.is_slots else as_log_records(found))
-            yield from batches_of(found, target)
+            rows = selection.of(rows if place.is_slots else as_log_records(rows))
+            yield from batches_of(rows, target)
 
 
 def batches_of(records: pa.Table, target: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -26,7 +26,7 @@ from tidelog.spark.options import told_as_spark_tells
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.types import arrow_schema, spark_schema
 from tidelog.spark.worker import use_one_core
-from tidelog.store.within import Within
+from tidelog.store.keys import Within
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.log import LOG_RECORDS
 from tidelog.wal.logs import log_folder
@@ -134,8 +134,8 @@ async def plan_pin(pin: LogPin) -> list[LogShare]:
         raise NoSuchLog(
             f"another log has replaced {pin.place.name!r} since it was loaded: load it again"
         )
-    found = await view.fragments(pin.start, pin.limit)
-    return share_log(found, pin.start, pin.limit, place=pin.place, key=pin.key)
+    fragments = await view.fragments(pin.start, pin.limit)
+    return share_log(fragments, pin.start, pin.limit, place=pin.place, key=pin.key)
 
 
 def partitions_of(shares: list[LogShare]) -> list[InputPartition]:

@@ -39,7 +39,7 @@ class LogStreamReader(OffsetStreamReader[LogPlace, LogView]):
     FIELD = POSITION
 
     def __init__(self, settings: LogSettings, *, clock: Clock | None = None) -> None:
-        super().__init__(settings, clock=clock)
+        super().__init__(settings.batch_records_max, clock=clock)
         self._settings = settings
 
     async def _open(self) -> tuple[LogPlace, LogView]:
@@ -58,7 +58,7 @@ class LogStreamReader(OffsetStreamReader[LogPlace, LogView]):
 
     def _refuse_beyond(self, number: int, view: LogView) -> None:
         if number > view.next:
-            raise _made_anew(number, view)
+            raise _replaced_error(number, view)
 
     def _refuse_gone(self, first: int, end: int, view: LogView) -> None:
         if first < min(end, view.oldest):
@@ -67,15 +67,15 @@ class LogStreamReader(OffsetStreamReader[LogPlace, LogView]):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         with told_as_spark_tells():
             first, limit, place, view = self._planned(start, end)
-            found = asyncio.run(view.fragments(first, limit))
+            fragments = asyncio.run(view.fragments(first, limit))
             key = self._settings.key
-            return partitions_of(share_log(found, first, limit, place=place, key=key))
+            return partitions_of(share_log(fragments, first, limit, place=place, key=key))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition)
 
 
-def _made_anew(position: int, view: LogView) -> NoSuchLog:
+def _replaced_error(position: int, view: LogView) -> NoSuchLog:
     return NoSuchLog(
         f"the stream has read up to {position}, but the log ends at {view.next}: the log was "
         "replaced, or lost records. Start the query with a new checkpoint"

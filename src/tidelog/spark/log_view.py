@@ -16,13 +16,11 @@ from tidelog.store.port import Store
 from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import Tail, plain
-from tidelog.wal.format.manifest import Manifest
-from tidelog.wal.format.snapshot import overlaps
-from tidelog.wal.read.codec import checked_data, checked_fragment
-from tidelog.wal.read.head import Head, load_living, missing, renew_head
+from tidelog.wal.format.manifest import Manifest, overlaps, tail_of
+from tidelog.wal.format.slot_object import checked_data
+from tidelog.wal.format.wal3_records import checked_fragment
+from tidelog.wal.read.head import Head, TreeReader, load_living, missing, renew_head
 from tidelog.wal.read.record_reader import RecordReader
-from tidelog.wal.read.tree_reader import TreeReader
-from tidelog.wal.slot_protocol.chain import tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 
 
@@ -71,12 +69,12 @@ class LogView:
         try:
             end = await ChainReader(store=self.store, clock=self.clock).end(self.head, self._tail)
         except UsageError as error:
-            raise self._made_anew() from error  # The log now has the other protocol.
+            raise self._replaced_error() from error  # The log now has the other protocol.
         self._take(end.head)
         self._tail, self._seal = end.tail, end.seal
-        for one in end.fragments:
-            if one.limit > self.next:
-                self.beyond = (*self.beyond, plain(one))
+        for fragment in end.fragments:
+            if fragment.limit > self.next:
+                self.beyond = (*self.beyond, plain(fragment))
 
     async def fragments(self, start: int, limit: int) -> list[Fragment]:
         """Return the fragments that hold any of the positions ``[start, limit)``, in order.
@@ -92,23 +90,25 @@ class LogView:
                 raise collected_error(start, manifest)
             tree = TreeReader(store=self.store, clock=self.clock)
             try:
-                found = await tree.fragments_of(manifest, start=start, limit=limit)
+                fragments = await tree.fragments_of(manifest, start=start, limit=limit)
             except ObjectNotFound as error:
                 self._take(await renew_head(self.store, self.head))
                 if self.head.manifest.oldest == manifest.oldest:
                     raise missing(error) from error
             else:
-                return found + [one for one in self.beyond if overlaps(one, start, limit)]
+                return fragments + [
+                    fragment for fragment in self.beyond if overlaps(fragment, start, limit)
+                ]
         return []
 
     def _take(self, head: Head) -> None:
         newer = head.manifest
         if newer.next < self.head.manifest.next or (newer.chain is None) == self.is_slots:
-            raise self._made_anew()
+            raise self._replaced_error()
         self.head = head
         self.beyond = tuple(f for f in self.beyond if f.start >= newer.next)
 
-    def _made_anew(self) -> NoSuchLog:
+    def _replaced_error(self) -> NoSuchLog:
         return NoSuchLog(
             f"another log has replaced the log at {self.store.url} since it was opened: "
             "open it again"

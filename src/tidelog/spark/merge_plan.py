@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.core.grouping import groups_by_size
 from tidelog.persist.format.bounds import is_ordered, ordered
 from tidelog.persist.format.part import Part, int64_array
 from tidelog.persist.format.schema import ShardSchema
@@ -60,12 +61,8 @@ class MergeJob:
 
 def shares_of(parts: Sequence[Part]) -> list[tuple[Part, ...]]:
     """Divide parts among the tasks that read them, in their order."""
-    shares: list[list[Part]] = [[]]
-    for part in parts:
-        if shares[-1] and sum(p.size_bytes for p in [*shares[-1], part]) > READ_BYTES:
-            shares.append([])
-        shares[-1].append(part)
-    return [tuple(share) for share in shares]
+    shares = groups_by_size(parts, lambda part: part.size_bytes, most=READ_BYTES)
+    return [tuple(share) for share in shares] or [()]
 
 
 def places_count(size_bytes: int, cores: int) -> int:
@@ -86,12 +83,12 @@ def pieces_of(
     if not table.num_rows:
         return
     if job.places == 1:
-        found: Iterator[pa.Table] = iter([table])
+        pieces: Iterator[pa.Table] = iter([table])
     elif job.cuts:
-        found = _by_range(table, schema.names[0], job.cuts)
+        pieces = _by_range(table, schema.names[0], job.cuts)
     else:
-        found = _by_hash(table, schema, job.places)
-    yield from ((place, piece) for place, piece in enumerate(found) if piece.num_rows)
+        pieces = _by_hash(table, schema, job.places)
+    yield from ((place, piece) for place, piece in enumerate(pieces) if piece.num_rows)
 
 
 def _by_range(table: pa.Table, name: str, cuts: Sequence[Any]) -> Iterator[pa.Table]:
@@ -126,6 +123,6 @@ def _first_from(column: pa.Array[Any], cut: Any, low: int, high: int) -> int:
 
 def _by_hash(table: pa.Table, schema: ShardSchema, places: int) -> Iterator[pa.Table]:
     hashes = hash_rows([table.column(name) for name in schema.names], rows=table.num_rows)
-    found = bucket_of(hashes, places)
+    buckets = bucket_of(hashes, places)
     for place in range(places):
-        yield table.take(int64_array(np.flatnonzero(found == place)))
+        yield table.take(int64_array(np.flatnonzero(buckets == place)))

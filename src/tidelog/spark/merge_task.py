@@ -39,7 +39,7 @@ _OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceMerged:
+class PlaceResult:
     """The parts that a task wrote, and the change of V by its reads: see `RowMerger`."""
 
     place: int
@@ -47,18 +47,23 @@ class PlaceMerged:
     restated: bytes
 
 
-Told = PlaceMerged | TidelogError
-Handed = bytes | RowSum | TidelogError  # Passed from the first stage to the second; rows as bytes.
+PlaceOutcome = PlaceResult | TidelogError
+# Passed from the first stage to the second; rows as bytes.
+StageOutput = bytes | RowSum | TidelogError
 
 
-def join_parts(items: Iterable[tuple[int, Sequence[Part]]], *, job: MergeJob) -> Iterator[Told]:
+def join_parts(
+    items: Iterable[tuple[int, Sequence[Part]]], *, job: MergeJob
+) -> Iterator[PlaceOutcome]:
     """Join parts into larger ones, in their order, if no update retracts another."""
     with _Work(job) as work:
         for place, parts in items:
-            yield _told(partial(work.join, place, parts))
+            yield _outcome_of(partial(work.join, place, parts))
 
 
-def cut_parts(items: Iterable[Sequence[Part]], *, job: MergeJob) -> Iterator[tuple[int, Handed]]:
+def cut_parts(
+    items: Iterable[Sequence[Part]], *, job: MergeJob
+) -> Iterator[tuple[int, StageOutput]]:
     """Read parts, and send the rows of each place to it, as Arrow IPC bytes."""
     with _Work(job) as work:
         for parts in items:
@@ -75,10 +80,12 @@ def cut_parts(items: Iterable[Sequence[Part]], *, job: MergeJob) -> Iterator[tup
         yield 0, work.merger.restated
 
 
-def merge_places(items: Iterable[tuple[int, Handed]], *, job: MergeJob) -> Iterator[Told]:
+def merge_places(
+    items: Iterable[tuple[int, StageOutput]], *, job: MergeJob
+) -> Iterator[PlaceOutcome]:
     """Merge the rows of a place, and write the result."""
     with _Work(job) as work:
-        yield _told(partial(work.merge, iter(items)))
+        yield _outcome_of(partial(work.merge, iter(items)))
 
 
 class _Work:
@@ -100,12 +107,12 @@ class _Work:
     def __exit__(self, *_: object) -> None:
         self._folder.cleanup()
 
-    async def join(self, place: int, parts: Sequence[Part]) -> PlaceMerged:
+    async def join(self, place: int, parts: Sequence[Part]) -> PlaceResult:
         async with aclosing(self.merger.joined(parts, self.job.advanced_to)) as tables:
             written = await self._write(tables)
-        return PlaceMerged(place, written, self.merger.restated.to_bytes())
+        return PlaceResult(place, written, self.merger.restated.to_bytes())
 
-    async def merge(self, handed: Iterator[tuple[int, Handed]]) -> PlaceMerged:
+    async def merge(self, handed: Iterator[tuple[int, StageOutput]]) -> PlaceResult:
         folder = Path(self._folder.name)
         path = folder / "rows"
         place, restated = self._gather(handed, path)
@@ -119,20 +126,20 @@ class _Work:
         )
         async with aclosing(made) as tables:
             written = await self._write(tables)
-        return PlaceMerged(place, written, restated.to_bytes())
+        return PlaceResult(place, written, restated.to_bytes())
 
-    def _gather(self, handed: Iterator[tuple[int, Handed]], path: Path) -> tuple[int, RowSum]:
+    def _gather(self, handed: Iterator[tuple[int, StageOutput]], path: Path) -> tuple[int, RowSum]:
         """Write the rows of a place to a file, in the order of their arrival."""
         at, restated = 0, RowSum.zero()
         with pa.ipc.new_file(str(path), self.schema.updates, options=_OPTIONS) as sink:
-            for place, one in handed:
+            for place, output in handed:
                 at = place
-                if isinstance(one, TidelogError):
-                    raise one
-                if isinstance(one, RowSum):
-                    restated = restated + one
+                if isinstance(output, TidelogError):
+                    raise output
+                if isinstance(output, RowSum):
+                    restated = restated + output
                     continue
-                with pa.ipc.open_stream(pa.py_buffer(one)) as stream:
+                with pa.ipc.open_stream(pa.py_buffer(output)) as stream:
                     sink.write_table(stream.read_all(), max_chunksize=BATCH_ROWS)
         return at, restated
 
@@ -151,7 +158,7 @@ class _Work:
         return tuple(parts)
 
 
-def _told(work: Callable[[], Coroutine[Any, Any, PlaceMerged]]) -> Told:
+def _outcome_of(work: Callable[[], Coroutine[Any, Any, PlaceResult]]) -> PlaceOutcome:
     try:
         return asyncio.run(work())
     except LocationError:

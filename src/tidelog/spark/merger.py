@@ -28,7 +28,7 @@ from tidelog.persist.states.evolution import newest_schema
 from tidelog.rowhash import RowSum
 from tidelog.spark.job import run_job
 from tidelog.spark.merge_plan import MergeJob, can_cut, places_count, shares_of
-from tidelog.spark.merge_task import Told, cut_parts, join_parts, merge_places
+from tidelog.spark.merge_task import PlaceOutcome, cut_parts, join_parts, merge_places
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.reach import check_executors, see_parts
 from tidelog.spark.scan import cut_evenly
@@ -80,13 +80,13 @@ class SparkMerger:
         await self._check(tasks, url, shard)
         cores = await shard.clock.offload(tasks.cores_count)
         job = await plan_job(shard, request, url=url, cores=cores, memory_bytes=self.memory_bytes)
-        shares = shares_of([part for batch in request.batches for part in batch.parts])
-        told = await run_job(
+        shares = shares_of(request.parts)
+        outcomes = await run_job(
             tasks.tags, lambda: _run(tasks, job, shares), clock=shard.clock, what="the merge"
         )
-        found = _gathered(told, job)
-        await see_parts(found.parts, tasks, url, clock=shard.clock)
-        return found
+        merged = _gathered(outcomes, job)
+        await see_parts(merged.parts, tasks, url, clock=shard.clock)
+        return merged
 
     async def _check(self, tasks: SparkTasks, url: str, shard: ShardHandle) -> None:
         """Check the executors once per location, if they are not threads of this process."""
@@ -110,7 +110,7 @@ async def plan_job(
     schema = newest_schema(shard.state)
     writer = shard.writer(schema)
     places = places_count(request.size_bytes, cores)
-    plain = is_plain(schema, request)
+    plain = is_plain(schema, request.parts)
     cuts = [] if plain else await _choose_cuts(shard, request, places)
     return MergeJob(
         location_url=url,
@@ -126,14 +126,16 @@ async def plan_job(
     )
 
 
-def _run(tasks: SparkTasks, job: MergeJob, shares: Sequence[tuple[Part, ...]]) -> Sequence[Told]:
+def _run(
+    tasks: SparkTasks, job: MergeJob, shares: Sequence[tuple[Part, ...]]
+) -> Sequence[PlaceOutcome]:
     if job.is_plain:
         return tasks.run(partial(join_parts, job=job), list(enumerate(shares)))
     first, second = partial(cut_parts, job=job), partial(merge_places, job=job)
     return tasks.meet(first, shares, second, job.places)
 
 
-def _gathered(told: Sequence[Told], job: MergeJob) -> MergedParts:
+def _gathered(outcomes: Sequence[PlaceOutcome], job: MergeJob) -> MergedParts:
     """Combine the parts that tasks wrote.
 
     Raises:
@@ -141,11 +143,11 @@ def _gathered(told: Sequence[Told], job: MergeJob) -> MergedParts:
     """
     restated = RowSum.zero()
     places: dict[int, list[Part]] = {}
-    for one in told:
-        if isinstance(one, TidelogError):
-            raise one
-        places.setdefault(one.place, []).extend(one.parts)
-        restated = restated + RowSum.from_bytes(one.restated)
+    for outcome in outcomes:
+        if isinstance(outcome, TidelogError):
+            raise outcome
+        places.setdefault(outcome.place, []).extend(outcome.parts)
+        restated = restated + RowSum.from_bytes(outcome.restated)
     written = [places[place] for place in sorted(places)]
     if job.is_ordered:
         written = [[part for run in written for part in run]]
@@ -162,8 +164,8 @@ async def _choose_cuts(shard: ShardHandle, request: MergeRequest, places: int) -
     stored = [part for b in request.batches for part in b.parts if part.path is not None]
     count = min(SAMPLED_PARTS, len(stored))
     chosen = [stored[(2 * n + 1) * len(stored) // (2 * count)] for n in range(count)]
-    found = await run_all([partial(_sample, shard, part) for part in chosen], at_once=READS_MAX)
-    cuts = cut_evenly([group for groups in found for group in groups], places)
+    samples = await run_all([partial(_sample, shard, part) for part in chosen], at_once=READS_MAX)
+    cuts = cut_evenly([group for groups in samples for group in groups], places)
     return cuts if 2 * (len(cuts) + 1) > places else []
 
 

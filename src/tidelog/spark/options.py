@@ -11,36 +11,59 @@ from difflib import get_close_matches
 from typing import Final
 
 from tidelog.collection.formats.times import is_relative, parse_duration_ms, parse_time
+from tidelog.core.arguments import DIGITS_MAX, joined_names, split_names
 from tidelog.errors import TidelogError, UsageError
 
 KIND: Final = "kind"
 _LOCATION: Final = ("all", "URL of the location; default: `TIDELOG_LOCATION`")
 _KIND: Final = ("all", "`collection` (the default), `changes`, `log` or `keyed`")
+_WHERE: Final = ("read", "condition on rows, in DuckDB's dialect; skips parts and row groups")
 _COLUMNS: Final = ("read", "columns to read, separated by commas; default: all")
 _HOLD: Final = ("read", "duration for which the DataFrame stays readable, such as `6h`")
+_BOTH: Final = "read, readStream"
 _BATCH: Final = ("readStream", "greatest number of records in a micro-batch")
 # The options of each kind; for each option, the methods that accept it and its meaning.
 OPTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "collection": {
         "location": _LOCATION,
-        "asOf": ("read", "time to read; default: the newest complete time"),
+        "asOf": (
+            "read",
+            "time to read; default: the newest complete time. Also `timestampAsOf`",
+        ),
         "columns": _COLUMNS,
+        "where": _WHERE,
         "hold": _HOLD,
         KIND: _KIND,
     },
     "changes": {
         "location": _LOCATION,
-        "since": ("read", "changes after this time (exclusive)"),
-        "until": ("read", "changes up to this time (inclusive); default: the newest complete time"),
-        "columns": _COLUMNS,
+        "since": (
+            _BOTH,
+            "changes after this time (exclusive); a stream needs none. Also `startingTimestamp`",
+        ),
+        "until": (
+            "read",
+            "last time (inclusive); default: the newest complete time. Also `endingTimestamp`",
+        ),
+        "columns": (_BOTH, _COLUMNS[1]),
+        "where": (_BOTH, _WHERE[1]),
         "hold": _HOLD,
+        "changeType": (
+            _BOTH,
+            "`true` adds `_change_type`, as in Delta's change feed; default: `false`",
+        ),
+        "maxTimesPerTrigger": ("readStream", "greatest number of commits in a micro-batch"),
+        "maxBytesPerTrigger": (
+            "readStream",
+            "bytes of the parts in a micro-batch, such as `64000000`; at least one commit",
+        ),
         KIND: _KIND,
     },
     "log": {
         "location": _LOCATION,
         "start": (
             "read, readStream",
-            "first position, `earliest` (the default); streams: `latest`",
+            "first position, or `oldest` (the default); streams: `next`",
         ),
         "limit": ("read", "position before which the read ends; default: the end at `load`"),
         "key": ("read, readStream", "only records with this key, a text"),
@@ -57,7 +80,7 @@ OPTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "prefixBase64": ("read, readStream", "the keys with this prefix, in base64"),
         "start": (
             "read, readStream",
-            "first sequence, `earliest` (the default); streams: `latest`",
+            "first sequence, or `oldest` (the default); streams: `next`",
         ),
         "limit": ("read", "sequence before which the read ends"),
         "checkpoint": ("read", "the checkpoint to read"),
@@ -81,14 +104,18 @@ HAVE: Final = {
 }
 HIDE: Final = "SPARK_HIDE_TRACEBACK"  # PySpark's handle_worker_exception reads it.
 LOCATION_VARIABLE: Final = "TIDELOG_LOCATION"
-
-
-# Options of Delta, Iceberg and Kafka, with their counterparts here.
+STARTING: Final = "startingTimestamp"
+# Options of Delta and Iceberg with the meaning of one of ours, for each kind.
+SYNONYMS: Final[dict[str, dict[str, str]]] = {
+    "collection": {"timestampAsOf": "asOf", "as-of-timestamp": "asOf"},
+    "changes": {STARTING: "since", "endingTimestamp": "until"},
+}
+# Other options of Delta, Iceberg and Kafka, and those of another kind, with their counterparts.
 _AS_OF: Final = "option('asOf', TIME)"
 _NO_VERSIONS: Final = f"{_AS_OF}: a collection is read as of a time, it has no versions"
 _SINCE: Final = "option('kind', 'changes') with option('since', TIME)"
 _UNTIL: Final = "option('kind', 'changes') with option('until', TIME)"
-_START: Final = "option('start', POSITION), 'earliest' or 'latest'"
+_START: Final = "option('start', POSITION), 'oldest' or 'next'"
 ELSEWHERE: Final = {
     "timestampAsOf": _AS_OF,
     "as-of-timestamp": _AS_OF,
@@ -96,14 +123,14 @@ ELSEWHERE: Final = {
     "snapshot-id": _NO_VERSIONS,
     "readChangeFeed": _SINCE,
     "readChangeData": _SINCE,
-    "startingTimestamp": _SINCE,
+    STARTING: _SINCE,
     "startingVersion": _SINCE,
     "endingTimestamp": _UNTIL,
     "endingVersion": _UNTIL,
     "startingOffsets": _START,
     "endingOffsets": "option('limit', POSITION)",
     "maxOffsetsPerTrigger": "option('maxRecordsPerBatch', N)",
-    "maxFilesPerTrigger": "option('maxRecordsPerBatch', N)",
+    "maxFilesPerTrigger": "option('maxRecordsPerBatch', N), or for changes maxTimesPerTrigger",
 }
 
 
@@ -138,9 +165,11 @@ class ReadSettings:
     """The settings of a read of a collection.
 
     Shape: ``as_of`` is in milliseconds since 1970, a relative time such as ``-1h``, or None for the
-        newest complete time. With ``since``, the read returns the changes after it, up to
-        ``as_of``. ``columns`` is None for all. ``hold_ms`` is the time for which a hold keeps the
-        data readable; None places no hold.
+        newest complete time. With ``is_changes``, the read returns the changes after ``since``, up
+        to ``as_of``; a stream without ``since`` begins with the contents. ``columns`` is None for
+        all. ``hold_ms`` is the time for which a hold keeps the data readable; None places no hold.
+        ``has_types`` adds the kind of each change.
+        ``times_max`` and ``bytes_max`` limit a micro-batch of a stream.
     """
 
     location_url: str
@@ -148,7 +177,12 @@ class ReadSettings:
     as_of: int | str | None = None
     since: int | str | None = None
     columns: tuple[str, ...] | None = None
+    where: str | None = None
     hold_ms: int | None = None
+    is_changes: bool = False
+    has_types: bool = False
+    times_max: int | None = None
+    bytes_max: int | None = None
 
 
 def read_kind(options: Mapping[str, str]) -> str:
@@ -157,37 +191,59 @@ def read_kind(options: Mapping[str, str]) -> str:
     Raises:
         UsageError: the option ``kind`` has an unknown value.
     """
-    told = {name.lower(): value for name, value in options.items()}
-    kind = told.get(KIND, "collection").lower()
+    values = {name.lower(): value for name, value in options.items()}
+    kind = values.get(KIND, "collection").lower()
     if kind not in OPTIONS:
-        raise UsageError(f"kind must be one of {', '.join(OPTIONS)}, not {told[KIND]!r}")
+        raise UsageError(f"kind must be one of {', '.join(OPTIONS)}, not {values[KIND]!r}")
     return kind
 
 
 def told_options(options: Mapping[str, str], *, kind: str) -> dict[str, str]:
-    """Return the options with lower-case names; ``path`` is the name of the object to read.
+    """Return the options under our names, in lower case; ``path`` is the name of the object.
 
     Raises:
         UnknownOption: the kind has no such option.
         OptionMissing: ``path`` is missing or empty.
+        UsageError: two options have one meaning, or ``startingTimestamp`` is not a time.
     """
-    known = {name.lower() for name in OPTIONS[kind]} | {"path"}
-    told = {name.lower(): value for name, value in options.items()}
+    synonyms = SYNONYMS.get(kind, {})
+    known = {name.lower() for name in (*OPTIONS[kind], *synonyms, "path")}
+    values = _in_our_names(options, synonyms)
     for name in options:
         if name.lower() not in known:
             raise UnknownOption(
                 f"unknown option {_typed(name)!r}: the options are {', '.join(OPTIONS[kind])}, "
                 f"and load() takes the name of a {NAMED[kind]}{_hint(name.lower(), kind)}"
             )
-    if not told.get("path"):
+    if not values.get("path"):
         raise OptionMissing(f"the name of the {NAMED[kind]} is missing: load('NAME')")
-    return told
+    return values
+
+
+def _in_our_names(options: Mapping[str, str], synonyms: Mapping[str, str]) -> dict[str, str]:
+    values = {name.lower(): value for name, value in options.items()}
+    for theirs, ours in synonyms.items():
+        value = values.pop(theirs.lower(), None)
+        if value is None:
+            continue
+        if ours.lower() in values:
+            raise UsageError(f"{ours} and {theirs} have one meaning: remove one of them")
+        values[ours.lower()] = _exclusive(value) if theirs == STARTING else value
+    return values
+
+
+def _exclusive(text: str) -> str:
+    """Return the time before the inclusive start of Delta's changes."""
+    time = parse_time(text, what=STARTING)
+    if not time:
+        raise UsageError(f"{STARTING} must be after 1970-01-01T00:00:00Z", given=text)
+    return str(time - 1)
 
 
 def _typed(name: str) -> str:
     """Return an option's name in its documented spelling; Spark passes names in lower case."""
     ours = [option for names in OPTIONS.values() for option in names]
-    return next((one for one in (*ours, *ELSEWHERE) if one.lower() == name.lower()), name)
+    return next((option for option in (*ours, *ELSEWHERE) if option.lower() == name.lower()), name)
 
 
 def _hint(name: str, kind: str) -> str:
@@ -226,21 +282,87 @@ def read_settings(options: Mapping[str, str], environment: Mapping[str, str]) ->
         UnknownOption, OptionMissing, UsageError: an option is wrong; the message names it.
     """
     kind = read_kind(options)
-    told = told_options(options, kind=kind)
-    location_url = location_told(told, environment)
-    if kind == "changes" and "since" not in told:
+    values = told_options(options, kind=kind)
+    location_url = location_told(values, environment)
+    return ReadSettings(
+        location_url=location_url,
+        name=values["path"],
+        as_of=_time(values, "until" if kind == "changes" else "asOf"),
+        since=_time(values, "since"),
+        columns=_columns(values["columns"]) if "columns" in values else None,
+        where=values.get("where"),
+        hold_ms=parse_duration_ms(values["hold"], what="hold") if "hold" in values else None,
+        is_changes=kind == "changes",
+        has_types=_flag(values, "changeType"),
+        times_max=_whole(values, "maxTimesPerTrigger"),
+        bytes_max=_whole(values, "maxBytesPerTrigger"),
+    )
+
+
+def check_for_batch(settings: ReadSettings) -> None:
+    """Check that a batch read of changes has a start, and no setting of a stream.
+
+    Raises:
+        OptionMissing, UsageError: it has not; the message names the option.
+    """
+    if settings.is_changes and settings.since is None:
         raise OptionMissing(
             "the start of the changes is missing: set option('since', TIME) to read the changes "
             "after that time"
         )
-    return ReadSettings(
-        location_url=location_url,
-        name=told["path"],
-        as_of=_time(told, "until" if kind == "changes" else "asOf"),
-        since=_time(told, "since"),
-        columns=_columns(told["columns"]) if "columns" in told else None,
-        hold_ms=parse_duration_ms(told["hold"], what="hold") if "hold" in told else None,
-    )
+    if settings.times_max is not None or settings.bytes_max is not None:
+        raise UsageError(
+            "maxTimesPerTrigger and maxBytesPerTrigger need readStream: use the option 'until' to "
+            "read less"
+        )
+
+
+def check_for_stream(settings: ReadSettings) -> None:
+    """Check that a stream is one of changes, and has no setting of a batch read.
+
+    Raises:
+        UsageError: it has one; the message names the option.
+    """
+    if not settings.is_changes:
+        raise UsageError(
+            "a stream of a collection reads its changes: set option('kind', 'changes'); read the "
+            "contents at a time with spark.read, or stream a log with option('kind', 'log')"
+        )
+    if settings.as_of is not None:
+        raise UsageError("a stream has no end, so it has no option 'until': use spark.read instead")
+    if settings.hold_ms is not None:
+        raise UsageError(
+            "a stream has no option 'hold': place a hold with 'tidelog hold create', or retain "
+            "the collection's times for longer than the query may stop"
+        )
+
+
+def _flag(values: Mapping[str, str], name: str) -> bool:
+    text = values.get(name.lower(), "false").strip().lower()
+    if text not in ("true", "false"):
+        raise UsageError(f"the option {name!r} must be true or false, not {text!r}")
+    return text == "true"
+
+
+def _whole(values: Mapping[str, str], name: str) -> int | None:
+    text = values.get(name.lower())
+    return None if text is None else whole_told(name, text, least=1)
+
+
+def whole_told(name: str, text: str, *, least: int) -> int:
+    """Parse a whole number in an option.
+
+    Raises:
+        UsageError: it is not one, or not from ``least`` to 2^63-1.
+    """
+    is_number = text.strip().isdecimal() and len(text) <= DIGITS_MAX
+    number = int(text) if is_number else -1
+    if not least <= number < 2**63:
+        raise UsageError(
+            f"the option {name!r} must be a whole number of at least {least}",
+            given=text[:DIGITS_MAX],
+        )
+    return number
 
 
 def check_columns(wanted: tuple[str, ...], known: list[str]) -> None:
@@ -251,7 +373,7 @@ def check_columns(wanted: tuple[str, ...], known: list[str]) -> None:
     """
     for name in wanted:
         if name not in known:
-            raise UsageError(f"no column {name!r} exists: the columns are {', '.join(known)}")
+            raise UsageError(f"no column {name!r} exists: the columns are {joined_names(known)}")
     if len(set(wanted)) != len(wanted):
         raise UsageError("the option 'columns' names a column twice", columns=", ".join(wanted))
 
@@ -270,15 +392,15 @@ def told_as_spark_tells() -> Iterator[None]:
         raise SourceError(f"[TIDELOG_{kind}] {error}") from None
 
 
-def _time(told: Mapping[str, str], name: str) -> int | str | None:
-    text = told.get(name.lower())
+def _time(values: Mapping[str, str], name: str) -> int | str | None:
+    text = values.get(name.lower())
     if text is None or is_relative(text):
         return text
     return parse_time(text, what=name, now_us=0)
 
 
 def _columns(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
+    names = tuple(split_names(text))
     if not all(names):
         raise UsageError("the option 'columns' must be names separated by commas", given=text)
     return names

@@ -116,11 +116,13 @@ def share_out(job: Job, tasks: int, settings: TickSettings) -> Iterator[list[Pie
     width = max(1, sum(weights) // tasks)
     pieces: list[Piece] = []
     piece_weights: list[float] = []
-    for rank, (found, weight) in enumerate(zip(job.ranges, weights, strict=True)):
-        count = max(1, round(weight / width)) if can_be_shared(job.source, found.path) else 1
-        cuts = cut_range(found, count)
+    for rank, (address_range, weight) in enumerate(zip(job.ranges, weights, strict=True)):
+        count = (
+            max(1, round(weight / width)) if can_be_shared(job.source, address_range.path) else 1
+        )
+        cuts = cut_range(address_range, count)
         for low, high in pairwise(cuts):
-            pieces.append(Piece(rank=rank, found=found, low=low, high=high))
+            pieces.append(Piece(rank=rank, found=address_range, low=low, high=high))
             piece_weights.append(weight / (len(cuts) - 1))
     for first, limit in pack(piece_weights, tasks):
         yield [_join(list(of_range)) for _, of_range in groupby(pieces[first:limit], _rank)]
@@ -165,8 +167,8 @@ def _join(pieces: Sequence[Piece]) -> Piece:
     return msgspec.structs.replace(pieces[0], high=pieces[-1].high)
 
 
-def _weight(found: AddressRange, settings: TickSettings) -> int:
-    return found.weight_bytes + settings.range_bytes
+def _weight(address_range: AddressRange, settings: TickSettings) -> int:
+    return address_range.weight_bytes + settings.range_bytes
 
 
 def _tasks_count(size: int, cores: int, settings: TickSettings) -> int:

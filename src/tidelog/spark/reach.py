@@ -113,13 +113,13 @@ async def check_executors(
     )
     await store.put(asked.key, asked.key.encode())
     try:
-        for one in await _ask(spark, tasks, asked, clock):
-            if (problem := judge(one, asked, store.url)) is not None:
+        for answer in await _ask(spark, tasks, asked, clock):
+            if (problem := judge(answer, asked, store.url)) is not None:
                 raise problem
             try:
-                await store.get(one.answer or asked.key)
+                await store.get(answer.answer or asked.key)
             except ObjectNotFound as error:
-                raise _unseen_location(one.host, store.url) from error
+                raise _unseen_location(answer.host, store.url) from error
     finally:
         await store.delete([entry.key async for entry in store.list(asked.key)])
 
@@ -153,11 +153,11 @@ async def see_parts(
 async def take_sample(url: str, paths: Sequence[str], *, clock: Clock) -> ReachSample | None:
     """Read the beginning of the first file; None if none is given or the driver cannot read it."""
     from tidelog.store.urls import open_store
-    from tidelog.store.wrappers.metered import Metered
+    from tidelog.store.wrappers.metered import MeteringStore
 
     if not paths:
         return None
-    store = Metered(open_store(url, clock=clock), clock=clock)
+    store = MeteringStore(open_store(url, clock=clock), clock=clock)
     try:
         data = (await store.get(paths[0], limit=SAMPLE_BYTES)).data
     except GoneError:
@@ -186,14 +186,14 @@ async def _ask(
 
 def look(asked: Iterable[ReachRequest]) -> Iterator[ReachAnswer]:
     """Check, in an executor, its software and its access."""
-    for one in list(asked):
+    for request in list(asked):
         seen = ReachAnswer(
             host=socket.gethostname(),
             fingerprint=fingerprint(),
             missing=tuple(name for name in NEEDED if importlib.util.find_spec(name) is None),
         )
-        can_look = not seen.missing and seen.fingerprint == one.fingerprint
-        yield asyncio.run(_reach(one, seen)) if can_look else seen
+        can_look = not seen.missing and seen.fingerprint == request.fingerprint
+        yield asyncio.run(_reach(request, seen)) if can_look else seen
 
 
 async def _reach(asked: ReachRequest, seen: ReachAnswer) -> ReachAnswer:
@@ -246,32 +246,33 @@ def judge(seen: ReachAnswer, asked: ReachRequest, location: str) -> TidelogError
             return _unseen_location(seen.host, location)
         return _unreachable(seen.location, seen.host, f"the location {location}")
     if seen.source is not None and asked.sample is not None:
-        told = f"the source's files at {asked.sample.told}"
+        files = f"the source's files at {asked.sample.told}"
         if isinstance(seen.source, GoneError | UsageError):
             return UsageError(
-                f"Spark's executors on {seen.host} do not see {told} as this process does: put "
-                "them into a bucket, or on a path that all machines share, or use --engine local",
+                f"Spark's executors on {seen.host} do not see {files} as this process does: put "
+                "them into a bucket, or on a path that all machines share, or use the engine "
+                "'local'",
                 file=asked.sample.path,
             )
-        return _unreachable(seen.source, seen.host, told)
+        return _unreachable(seen.source, seen.host, files)
     return None
 
 
 def explain(error: LocationError) -> TidelogError:
     """Return the error with its remedy if Spark ran nothing at all; else the error itself."""
     text = str(error)
-    if found := _VERSIONS.search(text):
+    if match := _VERSIONS.search(text):
         return UsageError(
-            f"Spark's executors run Python {found[1]}, but this process runs {found[2]}: use one "
-            f"version; --conf spark.pyspark.python=PATH sets the executors' Python ({HOW})"
+            f"Spark's executors run Python {match[1]}, but this process runs {match[2]}: use one "
+            f"version; the setting spark.pyspark.python=PATH selects the executors' Python ({HOW})"
         )
-    if found := _NO_PYTHON.search(text):
+    if match := _NO_PYTHON.search(text):
         return UsageError(
-            f"Spark's executors have no Python at {found[1]}: set its path with "
-            f"--conf spark.pyspark.python=PATH, or PYSPARK_PYTHON ({HOW})"
+            f"Spark's executors have no Python at {match[1]}: set its path with "
+            f"the setting spark.pyspark.python, or PYSPARK_PYTHON ({HOW})"
         )
-    if found := _NO_MODULE.search(text):
-        return _lacking("of this session", found[1])
+    if match := _NO_MODULE.search(text):
+        return _lacking("of this session", match[1])
     return error
 
 

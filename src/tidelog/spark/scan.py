@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidelog.core.grouping import groups_by_size
 from tidelog.errors import CorruptionError
 from tidelog.persist.format.bounds import (
     OPEN,
@@ -31,11 +32,12 @@ from tidelog.persist.format.bounds import (
     rows_within,
     scalar_of,
 )
-from tidelog.persist.format.part import Part, check_bytes, decode_bounds, decode_part
+from tidelog.persist.format.part import Part, at_commit, check_bytes, decode_bounds, decode_part
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, decode_schema, fitted
 from tidelog.persist.format.updates import accumulate, consolidate
 from tidelog.persist.read.selection import check_multiplicity
 
+CHANGE_TYPE: Final = "_change_type"
 PARTITION_BYTES: Final = 8 * 1024 * 1024
 BATCH_ROWS_MAX: Final = 65_536
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -65,11 +67,7 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
 
 def share_parts(scan: Scan) -> list[Scan]:
     """Divide a scan of a collection without retractions, by parts."""
-    shares: list[list[Part]] = [[]]
-    for part in scan.parts:
-        if shares[-1] and sum(p.size_bytes for p in [*shares[-1], part]) > PARTITION_BYTES:
-            shares.append([])
-        shares[-1].append(part)
+    shares = groups_by_size(scan.parts, lambda part: part.size_bytes, most=PARTITION_BYTES)
     return [msgspec.structs.replace(scan, parts=tuple(share)) for share in shares]
 
 
@@ -96,13 +94,7 @@ def share_keys(scan: Scan, groups: Iterable[tuple[Any, int]]) -> list[Scan]:
 
 def pack_scans(scans: Sequence[Scan]) -> list[list[Scan]]:
     """Combine small scans: each of Spark's partitions costs about 20 ms."""
-    packed: list[list[Scan]] = []
-    for scan in scans:
-        if packed and sum(s.size_bytes for s in [*packed[-1], scan]) <= PARTITION_BYTES:
-            packed[-1].append(scan)
-        else:
-            packed.append([scan])
-    return packed
+    return list(groups_by_size(scans, lambda scan: scan.size_bytes, most=PARTITION_BYTES))
 
 
 def choose_cuts(groups: Iterable[tuple[Any, int]], size_bytes: int) -> list[Any]:
@@ -116,14 +108,14 @@ def cut_evenly(groups: Iterable[tuple[Any, int]], count: int) -> list[Any]:
     Shape: ``groups`` are values, each with the number of rows from there to the next. The least
         value is never a cut.
     """
-    found = sorted(groups, key=lambda group: group[0])
-    until = np.cumsum([rows for _, rows in found])
-    count = min(count, len(found))
+    ranked = sorted(groups, key=lambda group: group[0])
+    until = np.cumsum([rows for _, rows in ranked])
+    count = min(count, len(ranked))
     if count < 2:
         return []
     wanted = np.arange(1, count) * (until[-1] / count)
     places = np.searchsorted(until, wanted, side="right")
-    return [value for value in dict.fromkeys(found[p][0] for p in places) if value != found[0][0]]
+    return [value for value in dict.fromkeys(ranked[p][0] for p in places) if value != ranked[0][0]]
 
 
 def can_share_keys(schema: ShardSchema) -> bool:
@@ -168,9 +160,11 @@ def decode_share(part: Part, data: bytes, scan: Scan) -> pa.Table:
             there = [name for name in wanted if name in own.names]
             table = file.read_row_groups(groups, columns=there, use_threads=False)
             table = table.cast(pa.schema([own.field(n) for n in table.column_names]))
-            table = fitted(table, wanted, schema.updates)
+            table = fitted(at_commit(part, table), wanted, schema.updates)
         except (pa.ArrowException, KeyError, ValueError, OSError) as error:
-            raise CorruptionError("a part cannot be decoded", path=part.path) from error
+            raise CorruptionError(
+                "a part cannot be decoded: restore the object", path=part.path
+            ) from error
     if part.time_max > scan.as_of:
         table = table.filter(pc.less_equal(table.column(TIME), pa.scalar(scan.as_of, pa.int64())))
     if scan.after is not None and part.time_min <= scan.after:
@@ -193,15 +187,43 @@ def contents(tables: Sequence[pa.Table], scan: Scan) -> Iterator[pa.Table]:
         yield from (t.drop_columns([TIME]) for t in tables)
         return
     if scan.appended:
-        raise CorruptionError("an append-only collection contains a retraction")
-    found = accumulate(tables, narrowed(scan), as_of=scan.as_of)
-    check_multiplicity(found, "read by Spark")
-    yield found
+        raise CorruptionError(
+            "a shard of an append-only collection has a negative diff: scrub the collection, and "
+            "restore the object that the scrub names"
+        )
+    rows = accumulate(tables, narrowed(scan), as_of=scan.as_of)
+    check_multiplicity(rows, "read by Spark")
+    yield rows
 
 
 def changes_of(tables: Sequence[pa.Table], scan: Scan) -> pa.Table:
     """Return the updates, consolidated over the columns of the scan."""
     return consolidate(tables, narrowed(scan))
+
+
+def with_change_types(changes: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Return changes with `CHANGE_TYPE`, as in Delta's change feed.
+
+    The removal of a row and the addition of another one with its key, at one time, are an update.
+    """
+    removed = pc.less(changes.column(DIFF), pa.scalar(0, pa.int64()))
+    updated = np.zeros(changes.num_rows, np.bool_)
+    if key:
+        numbered = changes.append_column("", pa.array(np.arange(changes.num_rows)))
+        groups = numbered.group_by([*key, TIME], use_threads=False)
+        found = groups.aggregate([("", "list"), (DIFF, "min"), (DIFF, "max")])
+        zero = pa.scalar(0, pa.int64())
+        both = pc.and_(
+            pc.less(found.column(f"{DIFF}_min"), zero),
+            pc.greater(found.column(f"{DIFF}_max"), zero),
+        )
+        updated[pc.list_flatten(found.filter(both).column("_list")).to_numpy()] = True
+    names = pc.if_else(
+        pa.chunked_array([pa.array(updated)]),
+        pc.if_else(removed, pa.scalar("update_preimage"), pa.scalar("update_postimage")),
+        pc.if_else(removed, pa.scalar("delete"), pa.scalar("insert")),
+    )
+    return changes.append_column(CHANGE_TYPE, names)
 
 
 def batches_of_changes(changes: pa.Table, target: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -257,11 +279,11 @@ def _groups_within(metadata: pq.FileMetaData, bounds: tuple[Any, Any] | None) ->
     """Yield the row groups that may hold keys within the bounds."""
     low, high = bounds or (None, None)
     for index in range(metadata.num_row_groups):
-        found = metadata.row_group(index).column(0).statistics
+        statistics = metadata.row_group(index).column(0).statistics
         # The range of a statistic does not cover nulls.
         least, greatest = OPEN
-        if found is not None and found.has_min_max and not found.null_count:
-            least, greatest = extent_of(found)
+        if statistics is not None and statistics.has_min_max and not statistics.null_count:
+            least, greatest = extent_of(statistics)
         before = greatest is not None and low is not None and greatest < low
         after = least is not None and high is not None and least >= high
         if not before and not after:

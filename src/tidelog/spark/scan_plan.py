@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidelog.collection.collection import Collection
 from tidelog.collection.formats.parquet import footer_bytes, read_footer
+from tidelog.core.arguments import joined_names
 from tidelog.core.clock import SystemClock, run_all, wall_us
 from tidelog.errors import (
     HoldExpired,
@@ -23,16 +24,19 @@ from tidelog.errors import (
     PartMissing,
     ReadOvertaken,
     TidelogError,
+    UsageError,
 )
 from tidelog.location import open_location
 from tidelog.persist.format.bounds import Box, part_reaches
 from tidelog.persist.format.part import Part, missing_part
 from tidelog.persist.format.schema import DIFF, TIME, decode_schema, encode_with_known
 from tidelog.persist.read.pieces import parts_by_time
+from tidelog.persist.read.selection import CheckedSelection, RowSelection
 from tidelog.persist.read.snapshot import require_replaced
 from tidelog.spark.options import ReadSettings, check_columns
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.scan import (
+    CHANGE_TYPE,
     PARTITION_BYTES,
     Scan,
     can_share_keys,
@@ -53,8 +57,10 @@ READS_MAX: Final = 8
 class PinnedRead:
     """The contents of a DataFrame, fixed at ``load``: columns of one rendition, as of a time.
 
-    With ``after``, these are the changes after that time, up to ``as_of``. With ``until_us``, a
-    hold keeps the contents readable until that wall time.
+    With ``is_changes``, these are the changes after the time ``after``, up to ``as_of``. Without
+    ``after``, they are the contents as of ``as_of`` in the form of changes. ``has_types`` adds the
+    column `CHANGE_TYPE`. With ``until_us``, a hold keeps the contents readable until that wall
+    time.
     """
 
     location_url: str
@@ -62,19 +68,28 @@ class PinnedRead:
     rendition: str
     as_of: int
     schema: bytes
-    columns: tuple[str, ...]
+    selection: CheckedSelection
     appended: bool
     after: int | None = None
+    is_changes: bool = False
+    has_types: bool = False
     until_us: int | None = None
+
+    @property
+    def data(self) -> pa.Schema:
+        """Return the Arrow schema of the collection."""
+        return decode_schema(self.schema).data
 
     @property
     def shown(self) -> pa.Schema:
         """Return the Arrow schema of the read."""
-        data = decode_schema(self.schema).data
-        fields = [data.field(name) for name in self.columns]
-        if self.after is None:
+        fields = [self.data.field(name) for name in self.selection.columns]
+        if not self.is_changes:
             return pa.schema(fields)
-        return pa.schema([pa.field(TIME, pa.int64()), pa.field(DIFF, pa.int64()), *fields])
+        own: list[pa.Field[Any]] = [pa.field(TIME, pa.int64()), pa.field(DIFF, pa.int64())]
+        if self.has_types:
+            own.append(pa.field(CHANGE_TYPE, pa.string()))
+        return pa.schema([*own, *fields])
 
 
 async def choose_pin(settings: ReadSettings) -> PinnedRead:
@@ -94,6 +109,9 @@ async def choose_pin(settings: ReadSettings) -> PinnedRead:
         after, as_of = await collection.resolve_between(settings.since, settings.as_of)
     columns = tuple(collection.schema.names) if settings.columns is None else settings.columns
     check_columns(columns, collection.schema.names)
+    if settings.has_types:
+        _check_key(columns, collection)
+    selection = RowSelection(columns=columns, where=settings.where).check(collection.schema)
     until_us = None
     if settings.hold_ms is not None:
         until_us = await _hold(collection, as_of if after is None else after, settings.hold_ms)
@@ -103,11 +121,28 @@ async def choose_pin(settings: ReadSettings) -> PinnedRead:
         rendition=collection.rendition.id,
         as_of=as_of,
         schema=encode_with_known(collection.schema),
-        columns=columns,
+        selection=selection,
         appended=collection.appended,
         after=after,
+        is_changes=settings.is_changes,
+        has_types=settings.has_types,
         until_us=until_us,
     )
+
+
+def _check_key(columns: tuple[str, ...], collection: Collection) -> None:
+    """Check that the changes have the key, since it identifies updates.
+
+    Raises:
+        UsageError: they have not, or the collection has a column of the name `CHANGE_TYPE`.
+    """
+    if CHANGE_TYPE in columns:
+        raise UsageError(f"changeType adds {CHANGE_TYPE}, a column of the collection: remove it")
+    if lacking := [name for name in collection.schema.key if name not in columns]:
+        raise UsageError(
+            "changeType needs the key of the collection: add it to the option 'columns'",
+            key=joined_names(lacking),
+        )
 
 
 async def _hold(collection: Collection, time: int, hold_ms: int) -> int:
@@ -128,7 +163,7 @@ async def why_missing(pin: PinnedRead, error: PartMissing) -> TidelogError:
     collection = await location.collection(pin.name)
     await collection.refresh()
     try:
-        require_replaced((shard.state for shard in collection.shards), error)
+        require_replaced(collection.states, error)
     except PartMissing:
         return error
     return ReadOvertaken(
@@ -137,8 +172,8 @@ async def why_missing(pin: PinnedRead, error: PartMissing) -> TidelogError:
     )
 
 
-async def plan_scans(pin: PinnedRead, box: Box | None = None) -> list[Scan]:
-    """Divide the read of the rows of a collection within a box.
+async def plan_scans(pin: PinnedRead) -> list[Scan]:
+    """Divide the read of the selected rows of a collection.
 
     Raises:
         NoSuchCollection: the collection was dropped or replaced since ``load``.
@@ -155,12 +190,14 @@ async def plan_scans(pin: PinnedRead, box: Box | None = None) -> list[Scan]:
         raise NoSuchCollection(
             f"another collection has replaced {pin.name!r} since it was loaded: load it again"
         )
+    with pin.selection.sandbox() as sandbox:
+        box = pin.selection.box(sandbox)
     if pin.after is not None:
-        return await _plan_changes(pin, collection, pin.after, box or {})
+        return await _plan_changes(pin, collection, pin.after, box)
     scans: list[Scan] = []
     for snapshot in await collection.snapshots(pin.as_of):
-        parts = [part for part in snapshot.parts if part_reaches(part, box or {})]
-        scans.extend(await share(_scan_of(pin, parts, box or {}), location.store))
+        parts = [part for part in snapshot.parts if part_reaches(part, box)]
+        scans.extend(await share(_scan_of(pin, parts, box), location.store))
     return scans
 
 
@@ -176,7 +213,7 @@ async def _plan_changes(
 def _scan_of(pin: PinnedRead, parts: Sequence[Part], box: Box) -> Scan:
     return Scan(
         schema=pin.schema,
-        columns=pin.columns,
+        columns=pin.selection.needed,
         as_of=pin.as_of,
         after=pin.after,
         parts=tuple(parts),

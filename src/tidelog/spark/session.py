@@ -81,12 +81,12 @@ def session(
 @contextlib.contextmanager
 def passing_session() -> Iterator[SparkSession]:
     """Yield the active session, or one that ends with the block; see `session`."""
-    found = _active()
-    spark = found or session()
+    active = _active()
+    spark = active or session()
     try:
         yield spark
     finally:
-        if found is None:
+        if active is None:
             stop(spark)
 
 
@@ -140,7 +140,6 @@ def settings(
         # With more than 32 paths, Spark starts a job to list them: five times slower than listing
         # 1000 paths here.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
-        "spark.sql.python.filterPushdown.enabled": "true",
     }
     if is_on_loopback(master):
         chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = "127.0.0.1"
@@ -233,11 +232,11 @@ def explain_start(text: str, master: str) -> UsageError:
         return UsageError(
             f"no Spark master accepted this session at {master}: check that it runs, that its "
             "page shows exactly this URL, and that it reaches this machine "
-            "(--conf spark.driver.host=...)"
+            "(the setting spark.driver.host)"
         )
     if "JAVA_GATEWAY_EXITED" in text:
         return UsageError(
-            "Spark did not start, because its Java exited at once: check the --conf options, "
+            "Spark did not start, because its Java exited at once: check its settings, "
             "and the memory of this machine"
         )
     return UsageError(f"Spark did not start: {describe_failure(text)}")

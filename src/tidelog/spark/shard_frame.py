@@ -29,7 +29,7 @@ from tidelog.core.clock import SystemClock, wall_us
 from tidelog.errors import HoldExpired
 from tidelog.persist.format.bounds import part_reaches, scalar_of
 from tidelog.persist.format.part import Part, decode_part, int64_of
-from tidelog.persist.format.schema import DIFF, TIME, decode_schema, encode_schema
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, decode_schema
 from tidelog.persist.format.updates import accumulate
 from tidelog.persist.read.selection import CheckedSelection
 from tidelog.persist.read.snapshot import ShardSnapshot
@@ -74,13 +74,13 @@ async def frame_of(
     ship(spark)
     selection = snapshot.selection
     is_here = selection.predicate is None and url.startswith("file:")
-    if native and is_here and _is_taken(_shown(snapshot)):
-        found = _scanned(spark, snapshot, url)
-        return found if until_us is None else found.where(_in_term(spark, until_us))
+    if native and is_here and can_scan(_shown(snapshot)):
+        frame = _scanned(spark, snapshot, url)
+        return frame if until_us is None else frame.where(_in_term(spark, until_us))
     with selection.sandbox() as sandbox:
         box = selection.box(sandbox)
     scan = Scan(
-        schema=encode_schema(snapshot.schema),
+        schema=snapshot.schema.encoded,
         columns=selection.needed,
         as_of=snapshot.as_of,
         parts=tuple(part for part in snapshot.parts if part_reaches(part, box)),
@@ -89,14 +89,14 @@ async def frame_of(
     )
     packed = pack_scans(await share(scan, store))
     shares = [msgspec.msgpack.encode(scans) for scans in packed]
-    chosen = _Chosen(selection.columns, selection.predicate, until_us)
+    chosen = _TaskSelection(selection.columns, selection.predicate, until_us)
     read = _reader(shares, url, chosen)
     # One partition for each share; the row of a partition is the number of its share.
     return spark.range(0, len(shares), 1, max(1, len(shares))).mapInArrow(guarded(read), shown)
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
+class _TaskSelection:
     """The rows and columns that tasks return, and the end of the term in which they may read."""
 
     columns: tuple[str, ...]
@@ -112,8 +112,8 @@ def _in_term(spark: SparkSession, until_us: int) -> Column:
     """Return an expression that is true until the term is over, and raises an error afterwards."""
     # current_timestamp() is the time of each query, so Spark cannot fold it when the frame is made.
     over = f"raise_error('[TIDELOG_HOLD_EXPIRED] {OVER}')"
-    told = f"if(unix_micros(current_timestamp()) < {until_us}, true, {over}) AS in_term"
-    return spark.range(1).selectExpr(told).scalar()
+    expression = f"if(unix_micros(current_timestamp()) < {until_us}, true, {over}) AS in_term"
+    return spark.range(1).selectExpr(expression).scalar()
 
 
 def is_plain(parts: Sequence[Part]) -> bool:
@@ -126,7 +126,7 @@ def _shown(snapshot: ShardSnapshot) -> pa.Schema:
     return pa.schema([*fields, pa.field(DIFF, pa.int64())])
 
 
-def _is_taken(schema: pa.Schema) -> bool:
+def can_scan(schema: pa.Schema) -> bool:
     """Return True if Spark reads the types of all columns from Parquet unchanged."""
     # Arrow stores times of day as adjusted to UTC, which Spark refuses to read.
     return not any("time64" in str(field.type) for field in schema)
@@ -137,20 +137,27 @@ def _scanned(spark: SparkSession, snapshot: ShardSnapshot, url: str) -> DataFram
     plain = is_plain(snapshot.parts)
     diff = f"CAST(1 AS BIGINT) AS {DIFF}" if plain else DIFF
     shown = spark_schema(_shown(snapshot))
-    found = spark.createDataFrame(_inline(snapshot), schema=shown)
-    paths = [path_for_spark(url, part.path) for part in snapshot.parts if part.path is not None]
-    if paths:
-        data = spark_schema(snapshot.schema.updates)
-        stored = spark.read.schema(data).option(VERIFY, "true").parquet(*paths)
-        if any(part.time_max > snapshot.as_of for part in snapshot.parts):
-            stored = stored.where(f"{TIME} <= {snapshot.as_of}")
-        stored = stored.selectExpr(*[_quoted(name) for name in names], diff)
+    frame = spark.createDataFrame(_inline(snapshot), schema=shown)
+    if any(part.path is not None for part in snapshot.parts):
+        stored = scan_of_parts(spark, snapshot.parts, snapshot.schema, snapshot.as_of, url)
+        stored = stored.selectExpr(*[quoted(name) for name in names], diff)
         is_all = all(part.inline is None for part in snapshot.parts)
-        found = stored if is_all else stored.unionAll(found)
+        frame = stored if is_all else stored.unionAll(frame)
     if plain:
-        return found
-    grouped = found.groupBy(*[_quoted(name) for name in names]).agg({DIFF: "sum"})
+        return frame
+    grouped = frame.groupBy(*[quoted(name) for name in names]).agg({DIFF: "sum"})
     return grouped.withColumnRenamed(f"sum({DIFF})", DIFF).where(f"{DIFF} <> 0")
+
+
+def scan_of_parts(
+    spark: SparkSession, parts: Sequence[Part], schema: ShardSchema, as_of: int, url: str
+) -> DataFrame:
+    """Return Spark's own scan of the updates up to a time, in the parts that are objects."""
+    paths = [path_for_spark(url, part.path) for part in parts if part.path is not None]
+    frame = spark.read.schema(spark_schema(schema.updates)).option(VERIFY, "true").parquet(*paths)
+    if any(part.time_max > as_of for part in parts):
+        frame = frame.where(f"{TIME} <= {as_of}")
+    return frame
 
 
 def _inline(snapshot: ShardSnapshot) -> pa.Table:
@@ -163,12 +170,13 @@ def _inline(snapshot: ShardSnapshot) -> pa.Table:
     return table.select(shown.names).cast(arrow_schema(spark_schema(shown)))
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a name as an identifier of Spark's SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def _reader(
-    shares: list[bytes], url: str, chosen: _Chosen
+    shares: list[bytes], url: str, chosen: _TaskSelection
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         use_one_core()
@@ -184,12 +192,12 @@ def _reader(
     return read
 
 
-def _rows(tables: list[pa.Table], scan: Scan, chosen: _Chosen) -> Iterator[pa.RecordBatch]:
+def _rows(tables: list[pa.Table], scan: Scan, chosen: _TaskSelection) -> Iterator[pa.RecordBatch]:
     data = decode_schema(scan.schema).data
     shown = pa.schema([*(data.field(n) for n in chosen.columns), pa.field(DIFF, pa.int64())])
     target = arrow_schema(spark_schema(shown))
-    found = tables if scan.appended else [accumulate(tables, narrowed(scan), as_of=scan.as_of)]
+    updates = tables if scan.appended else [accumulate(tables, narrowed(scan), as_of=scan.as_of)]
     selection = CheckedSelection(columns=chosen.columns, predicate=chosen.predicate, limit=None)
     with selection.sandbox() as sandbox:
-        for table in found:
+        for table in updates:
             yield from batches_of_changes(selection.filtered(table, sandbox), target)

@@ -122,7 +122,7 @@ def write_for_submit(folder: Path) -> tuple[Path, Path]:
 
 
 def _files(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
-    for entry in sorted(folder.iterdir(), key=lambda one: one.name):
+    for entry in sorted(folder.iterdir(), key=lambda child: child.name):
         name = f"{prefix}/{entry.name}"
         if entry.name.endswith(_KINDS):
             yield name, entry

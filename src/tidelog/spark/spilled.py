@@ -80,7 +80,7 @@ class RowsOnDisk:
                 part.unlink(missing_ok=True)
 
     def find(self, path: str, low: int, high: int) -> list[DecodedPiece]:
-        found: list[DecodedPiece] = []
+        pieces: list[DecodedPiece] = []
         for file in self.folder.glob(f"{_digest(path)}-*{_SUFFIX}"):
             _, first, limit, _, sum_ = file.name.removesuffix(_SUFFIX).split("-")
             if int(first, 16) >= high or low >= int(limit, 16):
@@ -88,8 +88,8 @@ class RowsOnDisk:
             with suppress(OSError, pa.ArrowException, msgspec.MsgspecError):
                 data = _mapped(file)
                 if xxhash.xxh3_128_hexdigest(data) == sum_:
-                    found.append(_read(data))
-        return [piece for piece in found if piece.proof.path == path]
+                    pieces.append(_read(data))
+        return [piece for piece in pieces if piece.proof.path == path]
 
     def forget(self) -> None:
         """Do nothing: other tasks may need the files; `keep` deletes the oldest ones."""

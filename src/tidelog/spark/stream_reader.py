@@ -1,7 +1,7 @@
-"""The common part of streams of logs, plain and keyed: offsets, and polls of an idle log.
+"""The common part of streams of logs, keyed logs and collections: offsets, and polls.
 
-An offset is the number of the next record. Spark asks an idle query for new records every 10 ms;
-the reader polls an idle log at growing intervals.
+An offset has a number: that of the next record of a log, or the last time of a collection. Spark
+asks an idle query for new records every 10 ms; the reader polls at growing intervals.
 Source: PySpark's ``DataSourceStreamReader``.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
@@ -27,13 +27,6 @@ P = TypeVar("P")
 V = TypeVar("V")
 
 
-class StreamSettings(Protocol):
-    """The settings that all streams have."""
-
-    @property
-    def batch_records_max(self) -> int | None: ...
-
-
 class OffsetStreamReader(
     DataSourceStreamReader, SupportsTriggerAvailableNow, abc.ABC, Generic[P, V]
 ):
@@ -45,8 +38,8 @@ class OffsetStreamReader(
 
     FIELD: ClassVar[str]
 
-    def __init__(self, settings: StreamSettings, *, clock: Clock | None = None) -> None:
-        self._batch_records_max = settings.batch_records_max
+    def __init__(self, batch_records_max: int | None, *, clock: Clock | None = None) -> None:
+        self._batch_records_max = batch_records_max
         self._clock = clock or SystemClock()
         self._opened: tuple[P, V] | None = None
         self._target: int | None = None
@@ -79,7 +72,7 @@ class OffsetStreamReader(
 
     def initialOffset(self) -> dict[str, Any]:
         with told_as_spark_tells():
-            return {self.FIELD: self._begin(self._look()[1])}
+            return self._offset(self._begin(self._look()[1]))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._batch_records_max
@@ -87,29 +80,40 @@ class OffsetStreamReader(
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with told_as_spark_tells():
-            first = int(start[self.FIELD])
+            first = self._number(start)
             _, view = self._look(up_to=None if self._is_due(first) else first)
             following = self._next(view)
             self._refuse_beyond(first, view)
             end = following if self._target is None else min(following, self._target)
-            if isinstance(limit, ReadMaxRows):
-                end = min(end, first + limit.max_rows)
+            end = self._limited(first, end, limit, view)
             self._refuse_gone(first, end, view)
-            return {self.FIELD: max(first, end)}
+            return self._offset(max(first, end))
 
     def prepareForTriggerAvailableNow(self) -> None:
         with told_as_spark_tells():
             self._target = self._next(self._look()[1])
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return None if self._opened is None else {self.FIELD: self._next(self._opened[1])}
+        return None if self._opened is None else self._offset(self._next(self._opened[1]))
+
+    def _offset(self, number: int) -> dict[str, Any]:
+        """Return the offset of a number, with the same order of fields each time."""
+        return {self.FIELD: number}
+
+    def _number(self, offset: dict[str, Any]) -> int:
+        """Return the number in an offset."""
+        return int(offset[self.FIELD])
+
+    def _limited(self, first: int, end: int, limit: ReadLimit, view: V) -> int:
+        """Return the end of a micro-batch that begins at ``first``, within Spark's limit."""
+        return min(end, first + limit.max_rows) if isinstance(limit, ReadMaxRows) else end
 
     def _planned(self, start: dict[str, Any], end: dict[str, Any]) -> tuple[int, int, P, V]:
         """Return the range of a micro-batch, and a view that covers it.
 
         After a restart, Spark first runs the batch that it planned before the restart.
         """
-        first, limit = int(start[self.FIELD]), int(end[self.FIELD])
+        first, limit = self._number(start), self._number(end)
         place, view = self._look(up_to=limit)
         self._refuse_beyond(limit, view)
         return first, limit, place, view

@@ -55,7 +55,7 @@ from tidelog.spark.plan import Piece, Share
 from tidelog.spark.spilled import rows_on_disk
 from tidelog.spark.worker import use_one_core
 from tidelog.store.port import Store
-from tidelog.store.wrappers.metered import Metered, Usage, usage_of
+from tidelog.store.wrappers.metered import MeteringStore, Usage, usage_of
 from tidelog.store.wrapping import open_wrapped
 
 CACHE_BYTES = 256 * 1024 * 1024
@@ -98,19 +98,21 @@ class Messages:
 
 
 Outcome = TaskResult | TidelogError
-SurveyTold = tuple[bytes, Usage] | TidelogError
-Handed = tuple[int, Share | Messages | Outcome]  # A partition of the second stage, and its input.
+SurveyOutcome = tuple[bytes, Usage] | TidelogError
+StageInput = tuple[
+    int, Share | Messages | Outcome
+]  # A partition of the second stage, and its input.
 
 
 @dataclass(slots=True, kw_only=True)
-class Bench:
+class WorkerState:
     """The state that a worker keeps between tasks: open stores, and the parts read last."""
 
     clock: Clock
     location_url: str
     store: Store = field(init=False)
     engine: LocalEngine = field(init=False)
-    _sources: dict[str, Metered] = field(default_factory=dict)
+    _sources: dict[str, MeteringStore] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.store = open_wrapped(self.location_url, clock=self.clock).whole
@@ -139,35 +141,35 @@ class Bench:
 
 # One for each process and location, since opening a store connects again. The key includes the
 # process id, since Spark forks its workers.
-_benches: dict[tuple[int, str], Bench] = {}
+_benches: dict[tuple[int, str], WorkerState] = {}
 
 
 def run_shares(shares: Iterable[Share]) -> Iterator[Outcome]:
     """Do shares completely, from ranges or pieces to parts."""
     # Spark discards a worker that leaves input unread, so the task reads all of it first.
     for share in list(shares):
-        yield _at_bench(share, run_share)
+        yield _with_worker(share, run_share)
 
 
-def shape_shares(given: Iterable[tuple[Share, Sequence[Share]]]) -> Iterator[Handed]:
+def shape_shares(given: Iterable[tuple[Share, Sequence[Share]]]) -> Iterator[StageInput]:
     """Decode shares; send on their messages by key, and the second stage's shares."""
     for share, finishes in list(given):
         yield from enumerate(finishes)
-        shaped = _at_bench(share, shape_share)
+        shaped = _with_worker(share, shape_share)
         if isinstance(shaped, TidelogError):
             # To all partitions, so that none writes parts in vain.
             yield from ((partition, shaped) for partition in range(share.partitions))
         else:
-            found, messages = shaped
-            yield 0, found
+            output, messages = shaped
+            yield 0, output
             try:
                 yield from hand_on(messages, share)
-            except Exception as error:  # noqa: BLE001 - see `_at_bench`
+            except Exception as error:  # noqa: BLE001 - see `_with_worker`
                 failed = portable(unforeseen(error, "a task of Spark"))
                 yield from ((partition, failed) for partition in range(share.partitions))
 
 
-def finish_shares(handed: Iterable[Handed]) -> Iterator[Outcome]:
+def finish_shares(handed: Iterable[StageInput]) -> Iterator[Outcome]:
     """Do shares with messages from other tasks, and pass on the results of these tasks."""
     given = [item for _, item in handed]
     failed = [item for item in given if isinstance(item, TidelogError)]
@@ -178,17 +180,17 @@ def finish_shares(handed: Iterable[Handed]) -> Iterator[Outcome]:
     messages = [item for item in given if isinstance(item, Messages)]
     for share in given:
         if isinstance(share, Share):
-            yield _at_bench(share, lambda s, bench: finish_share(s, messages, bench))
+            yield _with_worker(share, lambda s, bench: finish_share(s, messages, bench))
 
 
-def run_surveys(shares: Iterable[SurveyShare]) -> Iterator[SurveyTold]:
+def run_surveys(shares: Iterable[SurveyShare]) -> Iterator[SurveyOutcome]:
     """Survey pieces of files."""
     for share in list(shares):
-        found = _at_bench(share, run_survey)
-        yield found
+        outcome = _with_worker(share, run_survey)
+        yield outcome
 
 
-async def run_survey(share: SurveyShare, bench: Bench) -> tuple[bytes, Usage]:
+async def run_survey(share: SurveyShare, bench: WorkerState) -> tuple[bytes, Usage]:
     """Survey a share of the pieces; see `Engine.survey`.
 
     Raises:
@@ -206,7 +208,7 @@ async def run_survey(share: SurveyShare, bench: Bench) -> tuple[bytes, Usage]:
     return msgspec.msgpack.encode(done.found), bench.usage() - before
 
 
-async def run_share(share: Share, bench: Bench) -> TaskResult:
+async def run_share(share: Share, bench: WorkerState) -> TaskResult:
     """Do a share completely.
 
     Raises:
@@ -221,10 +223,10 @@ async def run_share(share: Share, bench: Bench) -> TaskResult:
         messages = pa.concat_tables([s.messages for s in shaped])
         written = await _write(split_by_bucket(messages, share.job), share, bench)
         computed = summarize(shaped, written, await _write_errors(shaped, share, bench))
-    return _found(share, computed, bench, before)
+    return _result_of(share, computed, bench, before)
 
 
-async def shape_share(share: Share, bench: Bench) -> tuple[TaskResult, pa.Table]:
+async def shape_share(share: Share, bench: WorkerState) -> tuple[TaskResult, pa.Table]:
     """Decode a share's pieces, write its bad records, and return its messages.
 
     Raises:
@@ -236,10 +238,10 @@ async def shape_share(share: Share, bench: Bench) -> tuple[TaskResult, pa.Table]
     nothing = [OutputParts() for _ in share.places]
     computed = summarize(shaped, nothing, await _write_errors(shaped, share, bench))
     messages = pa.concat_tables([s.messages for s in shaped])
-    return _found(share, computed, bench, before), messages
+    return _result_of(share, computed, bench, before), messages
 
 
-async def finish_share(share: Share, given: Sequence[Messages], bench: Bench) -> TaskResult:
+async def finish_share(share: Share, given: Sequence[Messages], bench: WorkerState) -> TaskResult:
     """Write the output's parts from messages of other tasks.
 
     Raises:
@@ -252,13 +254,13 @@ async def finish_share(share: Share, given: Sequence[Messages], bench: Bench) ->
         for place in share.places
     ]
     written = await _write(buckets, share, bench)
-    return _found(share, summarize([], written, []), bench, before)
+    return _result_of(share, summarize([], written, []), bench, before)
 
 
-async def _shape(share: Share, bench: Bench) -> list[ShapedRange]:
+async def _shape(share: Share, bench: WorkerState) -> list[ShapedRange]:
     source = bench.source(share.job)
 
-    async def one(piece: Piece) -> ShapedRange:
+    async def shape_piece(piece: Piece) -> ShapedRange:
         return await read_and_shape(
             source,
             piece.found,
@@ -269,15 +271,19 @@ async def _shape(share: Share, bench: Bench) -> list[ShapedRange]:
             high=piece.high,
         )
 
-    return await run_all([partial(one, piece) for piece in share.pieces], at_once=READS_MAX)
+    return await run_all([partial(shape_piece, piece) for piece in share.pieces], at_once=READS_MAX)
 
 
-async def _write(buckets: Sequence[pa.Table], share: Share, bench: Bench) -> list[OutputParts]:
+async def _write(
+    buckets: Sequence[pa.Table], share: Share, bench: WorkerState
+) -> list[OutputParts]:
     pairs = zip(buckets, share.job.shards, strict=True)
     return [await bench.engine.write(bucket, target, share.job) for bucket, target in pairs]
 
 
-async def _write_errors(shaped: Sequence[ShapedRange], share: Share, bench: Bench) -> list[Part]:
+async def _write_errors(
+    shaped: Sequence[ShapedRange], share: Share, bench: WorkerState
+) -> list[Part]:
     """Write a share's bad records. If all records are bad, they are too many for the driver."""
     errors = pa.concat_tables([s.errors for s in shaped])
     target = share.job.errors
@@ -285,8 +291,8 @@ async def _write_errors(shaped: Sequence[ShapedRange], share: Share, bench: Benc
     return await writer.write(error_updates(errors, share.job), inline=target.may_inline)
 
 
-def _at_bench(share: S, work: Callable[[S, Bench], Awaitable[T]]) -> T | TidelogError:
-    """Do work with this process's `Bench`; return a TidelogError instead of raising it."""
+def _with_worker(share: S, work: Callable[[S, WorkerState], Awaitable[T]]) -> T | TidelogError:
+    """Do work with this process's `WorkerState`; return a TidelogError instead of raising it."""
     place = os.getpid(), share.location_url
     bench = _benches.get(place)
     try:
@@ -296,7 +302,7 @@ def _at_bench(share: S, work: Callable[[S, Bench], Awaitable[T]]) -> T | Tidelog
             except LocationError:
                 # The open connections may be the cause: a new location, or an expired login.
                 del _benches[place]
-        bench = _benches[place] = Bench(clock=SystemClock(), location_url=share.location_url)
+        bench = _benches[place] = WorkerState(clock=SystemClock(), location_url=share.location_url)
         return asyncio.run(_awaited(work(share, bench)))
     except TidelogError as error:
         return portable(error)
@@ -310,7 +316,7 @@ async def _awaited(work: Awaitable[T]) -> T:
     return await work
 
 
-def _found(share: Share, computed: TickParts, bench: Bench, before: Usage) -> TaskResult:
+def _result_of(share: Share, computed: TickParts, bench: WorkerState, before: Usage) -> TaskResult:
     usage = bench.usage() - before
     return TaskResult(places=share.places, computed=replace(computed, usage=usage))
 
@@ -326,9 +332,9 @@ def hand_on(messages: pa.Table, share: Share) -> Iterator[tuple[int, Messages]]:
         there[last_of_each(messages, named)] = True
         buckets[~there] = -1
     for bucket in range(share.buckets):
-        found = messages.filter(pa.array(buckets == bucket))
-        if found.num_rows:
-            yield bucket % share.partitions, Messages(bucket % len(share.places), _packed(found))
+        rows = messages.filter(pa.array(buckets == bucket))
+        if rows.num_rows:
+            yield bucket % share.partitions, Messages(bucket % len(share.places), _packed(rows))
 
 
 def received(messages: Messages, job: Job) -> pa.Table:

@@ -83,7 +83,7 @@ class RddTasks:
 
     def meet(self, first: Work, items: Sequence[Any], second: Work, partitions: int) -> list[Any]:
         handed = self.tags.parallelize(items, len(items)).mapPartitions(first)
-        return handed.partitionBy(partitions, _itself).mapPartitions(second).collect()
+        return handed.partitionBy(partitions, _same_partition).mapPartitions(second).collect()
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class FrameTasks:
     def meet(self, first: Work, items: Sequence[Any], second: Work, partitions: int) -> list[Any]:
         handed = self._frame(items).mapInArrow(partial(_each_placed, first), _SENT)
         met = handed.repartitionById(partitions, "place")
-        return _values(met.mapInArrow(partial(_all_met, second), _SENT))
+        return _values(met.mapInArrow(partial(_each_joined, second), _SENT))
 
     def _frame(self, items: Sequence[Any]) -> Any:
         rows = pa.table(
@@ -149,11 +149,11 @@ def _each_alone(work: Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Re
 
 
 def _each_placed(work: Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    found = work([item for _, item in _unpack(batches)])
-    yield from (_row(place, value) for place, value in found)
+    values = work([item for _, item in _unpack(batches)])
+    yield from (_row(place, value) for place, value in values)
 
 
-def _all_met(work: Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _each_joined(work: Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from (_row(0, value) for value in work(list(_unpack(batches))))
 
 
@@ -172,5 +172,5 @@ def _values(frame: Any) -> list[Any]:
     return [pickle.loads(item.as_buffer()) for item in frame.toArrow().column("item")]
 
 
-def _itself(partition: int) -> int:
+def _same_partition(partition: int) -> int:
     return partition

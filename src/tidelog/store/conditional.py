@@ -85,9 +85,9 @@ async def create(
         LocationError: all tries failed; UNKNOWN if one of them may be stored.
     """
     write = _Write(store, key, data, e_tag=None, clock=clock, resend=resend)
-    found = await write.run()
+    existing = await write.run()
     if write.landed is None:
-        raise write.lost(found, replaceable=replaceable)
+        raise write.lost(existing, replaceable=replaceable)
     return write.landed
 
 
@@ -101,11 +101,11 @@ async def create_or_read(
         LocationError: see `create`.
     """
     write = _Write(store, key, data, e_tag=None, clock=clock, resend=resend)
-    found = await write.run()
-    return data if found is None else found.data
+    existing = await write.run()
+    return data if existing is None else existing.data
 
 
-class Occupied(enum.Enum):
+class KeyOwner(enum.Enum):
     """The owner of a key after an attempt to create it."""
 
     CREATED = "the store acknowledged the put"
@@ -115,7 +115,7 @@ class Occupied(enum.Enum):
 
 async def occupy(
     store: Store, key: str, data: bytes, *, clock: Clock, resend: Resend = DEFAULT_RESEND
-) -> Occupied:
+) -> KeyOwner:
     """Create an object if it does not exist, and return the owner of the key.
 
     The object is read only if an answer was lost, and only once; if that read fails, the object
@@ -129,8 +129,8 @@ async def occupy(
     write = _Write(store, key, data, e_tag=None, clock=clock, resend=resend, looks=False)
     await write.run()
     if write.landed is not None:
-        return Occupied.CREATED
-    return Occupied.OURS if await write.is_there() else Occupied.OTHERS
+        return KeyOwner.CREATED
+    return KeyOwner.OURS if await write.is_there() else KeyOwner.OTHERS
 
 
 async def replace(
@@ -161,9 +161,9 @@ async def replace(
         LocationError: all tries failed; UNKNOWN if one of them may be stored.
     """
     write = _Write(store, key, data, e_tag=e_tag, clock=clock, resend=resend)
-    found = await write.run()
+    existing = await write.run()
     if write.landed is None:
-        raise write.lost(found, replaceable=True)
+        raise write.lost(existing, replaceable=True)
     return write.landed
 
 
@@ -222,7 +222,9 @@ class _Write:
             if attempt and not await self._may_try_again(attempt - 1, begin_us):
                 break
             try:
-                self.landed = await self._put()
+                self.landed = await self._store.put(
+                    self._key, self._data, if_absent=self._old is None, if_match=self._old
+                )
                 return None
             except TidelogError as error:
                 self._note(error)
@@ -230,12 +232,7 @@ class _Write:
                     raise
             if await self._has_ended():
                 return self._there
-        raise self._given_up() from self._last
-
-    async def _put(self) -> str:
-        if self._old is None:
-            return await self._store.put(self._key, self._data, if_absent=True)
-        return await self._store.put(self._key, self._data, if_match=self._old)
+        raise self._unresolved_error() from self._last
 
     def _note(self, error: TidelogError) -> None:
         self._last = error
@@ -268,10 +265,10 @@ class _Write:
             return isinstance(self._last, ObjectExists)
         if not self._may_be_there:
             return False
-        found = await self._look()
-        if found is _Found.BEFORE:
+        result = await self._look()
+        if result is _Found.BEFORE:
             self._is_open = self._is_unseen = False
-        return found in (_Found.OURS, _Found.OTHERS)
+        return result in (_Found.OURS, _Found.OTHERS)
 
     async def is_there(self) -> bool:
         """Return True if this body is stored; read the object only if it may be."""
@@ -279,20 +276,20 @@ class _Write:
 
     async def _look(self) -> _Found:
         try:
-            found = await self._store.get(self._key)
+            stored = await self._store.get(self._key)
         except ObjectNotFound:
             return _Found.BEFORE if self._old is None else _Found.OTHERS
         except TidelogError:
             # Sending again is safe, and shows more than another read.
             return _Found.UNSEEN
-        if found.data == self._data:
-            self.landed = found.e_tag
+        if stored.data == self._data:
+            self.landed = stored.e_tag
             return _Found.OURS
-        if found.e_tag == self._old:
+        if stored.e_tag == self._old:
             return _Found.BEFORE
-        if self._data.startswith(found.data):
+        if self._data.startswith(stored.data):
             return _Found.UNSEEN  # This body, cut short on the way.
-        self._there = found
+        self._there = stored
         return _Found.OTHERS
 
     async def _may_try_again(self, attempt: int, begin_us: int) -> bool:
@@ -317,7 +314,7 @@ class _Write:
             return ObjectExists("another process created the object", key=self._key)
         return ObjectChanged("another process replaced or deleted the object", key=self._key)
 
-    def _given_up(self) -> TidelogError:
+    def _unresolved_error(self) -> TidelogError:
         if self._may_be_there or self._last is None:
             return LocationError(
                 "the store does not answer, so the put may be stored: read the object back "

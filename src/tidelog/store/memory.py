@@ -23,14 +23,14 @@ class MemoryStore:
         return self.name
 
     async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
-        found = self._find(key)
+        stored = self._find(key)
         if start == 0 and limit is None:
-            return found
-        return Object(found.data[start:limit], found.e_tag, found.modified_us)
+            return stored
+        return Object(stored.data[start:limit], stored.e_tag, stored.modified_us)
 
     async def refresh(self, key: str, e_tag: str) -> Object | None:
-        found = self._find(key)
-        return None if found.e_tag == e_tag else found
+        stored = self._find(key)
+        return None if stored.e_tag == e_tag else stored
 
     async def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
@@ -53,11 +53,11 @@ class MemoryStore:
     async def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
         for key in sorted(self.objects):
             if key.startswith(prefix) and (after is None or key > after) and key in self.objects:
-                found = self.objects[key]
-                yield Entry(key, len(found.data), found.e_tag, found.modified_us)
+                stored = self.objects[key]
+                yield Entry(key, len(stored.data), stored.e_tag, stored.modified_us)
 
     def _find(self, key: str) -> Object:
-        found = self.objects.get(key)
-        if found is None:
+        stored = self.objects.get(key)
+        if stored is None:
             raise ObjectNotFound("no object has that key", key=key)
-        return found
+        return stored

@@ -85,12 +85,3 @@ class Store(Protocol):
     def list(self, prefix: str, *, after: str | None = None) -> AsyncIterator[Entry]:
         """Yield the objects whose keys begin with ``prefix`` and follow ``after``, in key order."""
         ...
-
-
-def is_version(e_tag: str, other: str) -> bool:
-    """Return True if two e_tags name the same version of an object.
-
-    If a store numbers versions, the number precedes a ``|``; a listing may lack it.
-    """
-    (number, _, tag), (other_number, _, other_tag) = e_tag.rpartition("|"), other.rpartition("|")
-    return tag == other_tag and (number == other_number or not (number and other_number))

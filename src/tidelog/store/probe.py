@@ -50,7 +50,7 @@ async def delete_old_probes(store: Store, *, clock: Clock) -> int:
         LocationError: the store failed.
     """
     before_us = wall_us(clock) - OLD_US
-    old = [one.key async for one in store.list(PREFIX) if one.modified_us < before_us]
+    old = [entry.key async for entry in store.list(PREFIX) if entry.modified_us < before_us]
     if old:
         await store.delete(old)
     return len(old)
@@ -95,10 +95,10 @@ async def _must_not_replace(store: Store, key: str, *, stale: str, clock: Clock)
 
 
 async def _must_read_latest(store: Store, key: str, e_tag: str, body: bytes) -> None:
-    found = await store.get(key)
-    if found.data != body:
+    stored = await store.get(key)
+    if stored.data != body:
         raise _broken(store, "a read does not return the bytes just written")
-    if found.e_tag != e_tag:
+    if stored.e_tag != e_tag:
         raise _broken(
             store, "a read and a write return different e_tags for the same version of an object"
         )

@@ -13,9 +13,9 @@ from tidelog.core.arguments import check_kind, quoted
 from tidelog.core.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.store.cloud.profile import SECRETS
+from tidelog.store.keys import GLOB, escape
 from tidelog.store.local.store import LocalStore
 from tidelog.store.memory import MemoryStore
-from tidelog.store.patterns import GLOB, escape
 from tidelog.store.port import Store
 
 CLOUD_SCHEMES = ("s3", "gs", "az")
@@ -32,18 +32,18 @@ def url_text(url: str | os.PathLike[str]) -> str:
         UsageError: it is neither, or cannot be encoded.
     """
     given: object = url
-    found: object = os.fspath(url) if isinstance(given, str | os.PathLike) else given
-    check_kind(found, str, "a location must be a URL or a path (str or pathlib.Path)")
+    text: object = os.fspath(url) if isinstance(given, str | os.PathLike) else given
+    check_kind(text, str, "a location must be a URL or a path (str or pathlib.Path)")
     try:
         # Arguments from a shell may be bytes that are not text; these can be encoded.
-        os.fsencode(str(found))
+        os.fsencode(str(text))
     except UnicodeEncodeError as error:
         raise UsageError(
             "a location's URL or path has a lone surrogate (half of a UTF-16 pair), which no "
-            "store can hold",
-            url=quoted(str(found)),
+            "store can hold: remove it",
+            url=quoted(str(text)),
         ) from error
-    return str(found)
+    return str(text)
 
 
 def keeps_versions(url: str) -> bool:
@@ -87,7 +87,7 @@ def open_store(url: str | os.PathLike[str], *, clock: Clock, create: bool = Fals
         return open_cloud(url, clock=clock)
     path = _path_of(url)
     if os.path.isfile(path):
-        raise UsageError(f"{path} is a file: give a directory")
+        raise UsageError(f"{path} is a file: pass a directory")
     _refuse_dangling(path)
     return LocalStore(Path(path), clock=clock, create=create)
 
@@ -105,8 +105,8 @@ def _refuse_dangling(path: str) -> None:
 
 def split_query(url: str) -> tuple[str, str]:
     """Split a cloud URL at its query; the ``?`` of a glob does not begin one."""
-    found = _QUERY.search(url)
-    return (url, "") if found is None else (url[: found.start()], found.group(1))
+    match = _QUERY.search(url)
+    return (url, "") if match is None else (url[: match.start()], match.group(1))
 
 
 def local_path(url: str, key: str) -> str:
@@ -158,7 +158,7 @@ def split_glob(url_or_path: str) -> tuple[str, str]:
     """
     scheme = _scheme_of(url_or_path)
     if scheme == "memory":
-        raise UsageError("memory:// has no files: give a path, or an s3://, gs:// or az:// URL")
+        raise UsageError("memory:// has no files: pass a path, or an s3://, gs:// or az:// URL")
     if scheme in CLOUD_SCHEMES:
         return _split_cloud(url_or_path)
     return _split_local(_path_of(url_or_path))
@@ -168,8 +168,8 @@ def _scheme_of(url: str) -> str | None:
     """Return the scheme, or None for a path."""
     if not url:
         raise UsageError(f"the URL is empty: use a path or {_known()}")
-    found = _SCHEME.match(url)
-    if found is None:
+    match = _SCHEME.match(url)
+    if match is None:
         scheme = url.partition(":")[0].lower()
         if scheme != url and scheme in SCHEMES:
             raise UsageError(
@@ -178,11 +178,11 @@ def _scheme_of(url: str) -> str | None:
                 url=without_secrets(url),
             )
         return None
-    scheme = found.group(1).lower()
+    scheme = match.group(1).lower()
     if scheme not in SCHEMES:
         raise UsageError(f"{scheme}:// is not a known scheme: use a path or {_known()}")
     # Hadoop and Spark write file:/path.
-    if scheme != "file" and not url[found.end() :].startswith("/"):
+    if scheme != "file" and not url[match.end() :].startswith("/"):
         raise UsageError(f"write {scheme}:// with two slashes", url=url.partition("?")[0])
     return scheme
 
@@ -234,7 +234,7 @@ def _split_cloud(url: str) -> tuple[str, str]:
     scheme, _, rest = place.partition("://")
     bucket, _, path = rest.partition("/")
     if GLOB.search(bucket):
-        raise UsageError("a bucket's name must not be a pattern: give one bucket", url=place)
+        raise UsageError("a bucket's name must not be a pattern: name one bucket", url=place)
     base, pattern = path.rstrip("/"), "**"
     if GLOB.search(path):
         base, pattern = _cut(path)
@@ -248,8 +248,8 @@ def _split_cloud(url: str) -> tuple[str, str]:
 
 def _cut(path: str) -> tuple[str, str]:
     """Cut before the first part that is a pattern."""
-    found = GLOB.search(path)
-    cut = path.rfind("/", 0, found.start() if found else len(path))
+    glob = GLOB.search(path)
+    cut = path.rfind("/", 0, glob.start() if glob else len(path))
     pattern = path[cut + 1 :]
     return path[: max(cut, 0)], pattern + "**" if pattern.endswith("/") else pattern
 
@@ -263,15 +263,15 @@ def split_globs(places: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     Raises:
         UsageError: they are in different stores, two are the same, or one has an unknown form.
     """
-    found = [split_glob(one) for one in places]
-    for at, one in enumerate(found):
-        if one in found[:at]:
+    splits = [split_glob(given) for given in places]
+    for at, split in enumerate(splits):
+        if split in splits[:at]:
             raise UsageError(
-                f"{without_secrets(places[at])} occurs twice: give each location of a source once"
+                f"{without_secrets(places[at])} occurs twice: pass each location of a source once"
             )
-    if len(found) == 1:
-        return found[0][0], (found[0][1],)
-    roots = [_split_root(url) for url, _ in found]
+    if len(splits) == 1:
+        return splits[0][0], (splits[0][1],)
+    roots = [_split_root(url) for url, _ in splits]
     (root, query), first = roots[0][:2], roots[0][2]
     for place, own in zip(places, roots, strict=True):
         if own[:2] != (root, query):
@@ -285,7 +285,7 @@ def split_globs(places: Sequence[str]) -> tuple[str, tuple[str, ...]]:
         base = base.rstrip("/")
     patterns = (
         "/".join([*(escape(_name(root, part)) for part in folders[depth:]), pattern])
-        for (*_, folders), (_, pattern) in zip(roots, found, strict=True)
+        for (*_, folders), (_, pattern) in zip(roots, splits, strict=True)
     )
     return (f"{base}?{query}" if query else base), tuple(patterns)
 

@@ -5,10 +5,10 @@ arguments win over the URL, and the URL wins over the environment. A place is na
 without these options, because they state where this process keeps copies, not where objects are. A
 place on disk takes none in its URL, because its name may contain a ``?``.
 
-Invariants: the order is ``Cached(Hedged(Metered(store)))``, so the meter counts the requests sent.
-Only parts are cached, because a part's name is never used again. A late writer may create a
-collected slot of a log again, and consensus objects are replaced, so caching them would be wrong.
-Puts are sent once.
+Invariants: the order is ``CachedStore(HedgedStore(MeteringStore(store)))``, so the meter counts the
+requests sent. Only parts are cached, because a part's name is never used again. A late writer may
+create a collected slot of a log again, and consensus objects are replaced, so caching them would be
+wrong. Puts are sent once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tidelog.core.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.store.port import Store
 from tidelog.store.urls import CLOUD_SCHEMES, open_store, split_query, url_text
-from tidelog.store.wrappers.cached import Cached, CacheSize
-from tidelog.store.wrappers.hedged import Hedged
-from tidelog.store.wrappers.metered import Metered
+from tidelog.store.wrappers.cached import CachedStore, CacheSize
+from tidelog.store.wrappers.hedged import HedgedStore
+from tidelog.store.wrappers.metered import MeteringStore
 
 CACHE_VARIABLE: Final = "TIDELOG_CACHE"
 HEDGE_VARIABLE: Final = "TIDELOG_HEDGE"
@@ -71,10 +71,10 @@ class Wrapping:
     @property
     def bounds(self) -> CacheSize:
         """Return the limits of the cache."""
-        found = _SIZE.fullmatch(self.cache or "")
-        if found is None:
+        match = _SIZE.fullmatch(self.cache or "")
+        if match is None:
             return CacheSize()
-        return CacheSize(memory_bytes=int(found[1]) << _SHIFTS[found[2]])
+        return CacheSize(memory_bytes=int(match[1]) << _SHIFTS[match[2]])
 
 
 NOTHING_TOLD: Final = Wrapping()
@@ -90,7 +90,7 @@ class WrappedStores:
 
     whole: Store
     fresh: Store
-    meter: Metered
+    meter: MeteringStore
 
 
 def split_wrapping(url: str) -> tuple[str, Wrapping]:
@@ -100,24 +100,24 @@ def split_wrapping(url: str) -> tuple[str, Wrapping]:
         UsageError: an option is invalid or given twice, or the place is on disk.
     """
     if url.partition(":")[0].lower() not in CLOUD_SCHEMES:
-        found = _ON_DISK.search(url)
-        if found is not None and not os.path.exists(url):
+        match = _ON_DISK.search(url)
+        if match is not None and not os.path.exists(url):
             raise UsageError(
-                f"a path on disk cannot have the parameter {found[1]}=: set {CACHE_VARIABLE} or "
+                f"a path on disk cannot have the parameter {match[1]}=: set {CACHE_VARIABLE} or "
                 f"{HEDGE_VARIABLE}, or in Python call connect(url, cache=..., hedge=...)",
                 url=quoted(url),
             )
         return url, NOTHING_TOLD
     place, query = split_query(url)
     pieces = query.split("&") if query else []
-    told = [piece for piece in pieces if piece.partition("=")[0] in OPTIONS]
-    if not told:
+    options = [piece for piece in pieces if piece.partition("=")[0] in OPTIONS]
+    if not options:
         return url, NOTHING_TOLD
-    found_in = parse_qsl("&".join(told).replace("+", "%2B"), keep_blank_values=True)
-    if len(dict(found_in)) < len(found_in):
+    pairs = parse_qsl("&".join(options).replace("+", "%2B"), keep_blank_values=True)
+    if len(dict(pairs)) < len(pairs):
         raise UsageError("the URL has cache or hedge twice: remove one", url=place)
-    left = [piece for piece in pieces if piece not in told]
-    return place + ("?" + "&".join(left) if left else ""), _wrapping_of(dict(found_in))
+    left = [piece for piece in pieces if piece not in options]
+    return place + ("?" + "&".join(left) if left else ""), _wrapping_of(dict(pairs))
 
 
 def with_wrapping(url: str, wrapping: Wrapping) -> str:
@@ -128,11 +128,11 @@ def with_wrapping(url: str, wrapping: Wrapping) -> str:
     """
     if url.partition(":")[0].lower() not in CLOUD_SCHEMES:
         return url
-    told = [] if wrapping.cache is None else [f"cache={quote(wrapping.cache, safe='/')}"]
-    told += [] if wrapping.hedge is None else [f"hedge={'on' if wrapping.hedge else OFF}"]
-    if not told:
+    options = [] if wrapping.cache is None else [f"cache={quote(wrapping.cache, safe='/')}"]
+    options += [] if wrapping.hedge is None else [f"hedge={'on' if wrapping.hedge else OFF}"]
+    if not options:
         return url
-    return url + ("&" if split_query(url)[1] else "?") + "&".join(told)
+    return url + ("&" if split_query(url)[1] else "?") + "&".join(options)
 
 
 def told_wrapping(
@@ -148,18 +148,18 @@ def told_wrapping(
     if cache is not None:
         check_kind(cache, str | os.PathLike, _CACHE_TOLD)  # type: ignore[arg-type]
     names = {"cache": CACHE_VARIABLE, "hedge": HEDGE_VARIABLE}
-    told = {name: environment[at] for name, at in names.items() if environment.get(at)}
+    values = {name: environment[at] for name, at in names.items() if environment.get(at)}
     given = None if cache is None else os.fspath(cache)
-    return Wrapping(cache=given, hedge=hedge), _wrapping_of(told)
+    return Wrapping(cache=given, hedge=hedge), _wrapping_of(values)
 
 
 def wrap(store: Store, wrapping: Wrapping, *, clock: Clock) -> WrappedStores:
     """Wrap a store. This sends and creates nothing."""
-    meter = Metered(store, clock=clock)
-    fresh: Store = Hedged(meter, clock=clock) if wrapping.hedge else meter
+    meter = MeteringStore(store, clock=clock)
+    fresh: Store = HedgedStore(meter, clock=clock) if wrapping.hedge else meter
     if wrapping.cache in (None, OFF):
         return WrappedStores(fresh, fresh, meter)
-    kept = Cached(
+    kept = CachedStore(
         fresh,
         clock=clock,
         is_immutable=is_part,
@@ -175,8 +175,8 @@ def open_wrapped(url: str, *, clock: Clock, otherwise: Wrapping = NOTHING_TOLD) 
     Raises:
         UsageError: see `split_wrapping` and `tidelog.store.urls.open_store`.
     """
-    place, told = split_wrapping(url_text(url))
-    return wrap(open_store(place, clock=clock), told.otherwise(otherwise), clock=clock)
+    place, wrapping = split_wrapping(url_text(url))
+    return wrap(open_store(place, clock=clock), wrapping.otherwise(otherwise), clock=clock)
 
 
 def is_part(key: str) -> bool:
@@ -184,9 +184,9 @@ def is_part(key: str) -> bool:
     return _PART.fullmatch(key) is not None
 
 
-def _wrapping_of(told: Mapping[str, str]) -> Wrapping:
-    wrapping = Wrapping(cache=told.get("cache"))
-    hedge = told.get("hedge")
+def _wrapping_of(values: Mapping[str, str]) -> Wrapping:
+    wrapping = Wrapping(cache=values.get("cache"))
+    hedge = values.get("hedge")
     if hedge is None:
         return wrapping
     if hedge not in ("on", OFF):
@@ -194,10 +194,10 @@ def _wrapping_of(told: Mapping[str, str]) -> Wrapping:
     return replace(wrapping, hedge=hedge == "on")
 
 
-def _check_cache(told: str) -> None:
-    size = _SIZE.fullmatch(told)
-    is_folder = told.startswith("/") and "\0" not in told
-    if told != OFF and not is_folder and (size is None or not int(size[1])):
-        raise UsageError(f"{_CACHE_TOLD}, not {quoted(told)}")
-    if is_folder and os.path.exists(told) and not os.path.isdir(told):
-        raise UsageError(f"the cache {quoted(told)} is not a folder: give another path")
+def _check_cache(cache: str) -> None:
+    size = _SIZE.fullmatch(cache)
+    is_folder = cache.startswith("/") and "\0" not in cache
+    if cache != OFF and not is_folder and (size is None or not int(size[1])):
+        raise UsageError(f"{_CACHE_TOLD}, not {quoted(cache)}")
+    if is_folder and os.path.exists(cache) and not os.path.isdir(cache):
+        raise UsageError(f"the cache {quoted(cache)} is not a folder: pass another path")

@@ -45,7 +45,7 @@ class Fault:
 NO_FAULT = Fault()
 
 
-class Faulty:
+class FaultyStore:
     """A store around another one; ``toss`` decides the fault of each request.
 
     - Happened and told: no fault.
@@ -123,7 +123,7 @@ def _failure(request: Request, fault: Fault) -> LocationError:
     )
 
 
-class Delayed:
+class DelayedStore:
     """A store around another one, which waits before each request.
 
     Units: ``delay_us(op, key)`` returns microseconds. ``op`` is get, refresh, put, delete or list.

@@ -63,34 +63,34 @@ def contents_of(table: pa.Table) -> Counter[Row]:
         AssertionError: the table is not consolidated.
     """
     names = [n for n in table.column_names if n != DIFF]
-    found: Counter[Row] = Counter()
+    counts: Counter[Row] = Counter()
     for row, diff in zip(
         rows_of(table, names), table.column(DIFF).to_numpy().tolist(), strict=True
     ):
         assert diff != 0, f"a row has the diff 0: {row}"
-        assert row not in found, f"a row occurs twice: {row}"
-        found[row] = diff
-    return found
+        assert row not in counts, f"a row occurs twice: {row}"
+        counts[row] = diff
+    return counts
 
 
 def accumulate(updates: Iterable[Update], as_of: int) -> Counter[Row]:
     """Return the contents at a time."""
-    found: Counter[Row] = Counter()
+    counts: Counter[Row] = Counter()
     for update in updates:
         if update.time <= as_of:
-            found[update.row] += update.diff
-    return Counter({row: count for row, count in found.items() if count})
+            counts[update.row] += update.diff
+    return Counter({row: count for row, count in counts.items() if count})
 
 
 def consolidate(
     updates: Iterable[Update], *, after: int = -1, until: int | None = None
 ) -> Counter[tuple[Row, int]]:
     """Return the sums of the updates with ``after < time <= until``, by row and time."""
-    found: Counter[tuple[Row, int]] = Counter()
+    counts: Counter[tuple[Row, int]] = Counter()
     for update in updates:
         if after < update.time and (until is None or update.time <= until):
-            found[update.row, update.time] += update.diff
-    return Counter({key: count for key, count in found.items() if count})
+            counts[update.row, update.time] += update.diff
+    return Counter({key: count for key, count in counts.items() if count})
 
 
 @dataclass(slots=True)

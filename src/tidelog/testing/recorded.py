@@ -27,7 +27,7 @@ class RecordedRequest:
     result: str = "under way"
 
 
-class Recorded:
+class RecordedStore:
     """A store around another one, with a list of `RecordedRequest` in the order of their starts."""
 
     def __init__(self, store: Store) -> None:
@@ -42,18 +42,18 @@ class Recorded:
         whole = start == 0 and limit is None
         condition = "" if whole else f"bytes [{start}, {'end' if limit is None else limit})"
         with self._record(RecordedRequest("get", key, condition)) as record:
-            found = await self._store.get(key, start=start, limit=limit)
-            record.size, record.result = len(found.data), found.e_tag
-            return found
+            stored = await self._store.get(key, start=start, limit=limit)
+            record.size, record.result = len(stored.data), stored.e_tag
+            return stored
 
     async def refresh(self, key: str, e_tag: str) -> Object | None:
         with self._record(RecordedRequest("refresh", key, f"unless {e_tag}")) as record:
-            found = await self._store.refresh(key, e_tag)
-            if found is None:
+            stored = await self._store.refresh(key, e_tag)
+            if stored is None:
                 record.result = "same"
             else:
-                record.size, record.result = len(found.data), found.e_tag
-            return found
+                record.size, record.result = len(stored.data), stored.e_tag
+            return stored
 
     async def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None

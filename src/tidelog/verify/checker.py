@@ -127,9 +127,9 @@ class Checker:
             LogDiffers: another record is at an acknowledged position.
         """
         for position in [place for place in places if start <= place < start + len(keys)]:
-            told, found = places.pop(position), int(keys[position - start])
-            if told != found:
-                streams, numbers = split_keys(np.array([told, found], dtype=np.uint64))
+            acknowledged, stored = places.pop(position), int(keys[position - start])
+            if acknowledged != stored:
+                streams, numbers = split_keys(np.array([acknowledged, stored], dtype=np.uint64))
                 raise self._differs(
                     f"an append was acknowledged at this position, but it has record {numbers[1]} "
                     f"of stream {streams[1]}",
@@ -176,26 +176,26 @@ class Checker:
         """Find the first wrong record by comparing one after the other."""
         streams, numbers = split_keys(keys)
         for place, body in enumerate(bodies):
-            found = body.as_py()
+            record = body.as_py()
             if not known[place]:
                 raise self._differs(
                     "a record is not in the sequences: it was changed, or another process "
                     "appended it",
                     position=self.position,
-                    found=found,
+                    found=record,
                 )
             stream, number = int(streams[place]), int(numbers[place])
             wanted = int(self.next[stream])
             key = keys_of(*(np.array([n], dtype=np.uint64) for n in (stream, wanted)))
             expected = make_bodies(self.seed, key)[0].as_py()
-            if found != expected:
+            if record != expected:
                 raise self._differs(
                     _why(number, wanted),
                     position=self.position,
                     stream=stream,
                     sequence=wanted,
                     expected=expected,
-                    found=found,
+                    found=record,
                 )
             self.next[stream] += np.uint64(1)
             self.position += 1
@@ -263,8 +263,11 @@ def decode_cut(data: bytes) -> SequenceCut:
         CorruptionError: the bytes are not a cut.
     """
     try:
-        found = json.loads(data)
-        numbers = np.array(found["next"], dtype=np.uint64)
-        return SequenceCut(int(found["seed"]), int(found["position"]), numbers)
+        fields = json.loads(data)
+        numbers = np.array(fields["next"], dtype=np.uint64)
+        return SequenceCut(int(fields["seed"]), int(fields["position"]), numbers)
     except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise CorruptionError(f"a record is not a cut of the sequences ({error})") from error
+        raise CorruptionError(
+            f"the stored progress of an earlier run cannot be decoded ({error}): verify with "
+            "another seed"
+        ) from error

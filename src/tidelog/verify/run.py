@@ -42,7 +42,7 @@ from tidelog.verify.checker import (
 )
 from tidelog.verify.figures import Figures
 from tidelog.verify.sequence import Words, author_of
-from tidelog.verify.writing import Acknowledged, Script, Writer, settle_log
+from tidelog.verify.writing import AcknowledgedRecords, Script, Writer, settle_log
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
 from tidelog.wal.logs import Logs
@@ -87,7 +87,8 @@ class Settings:
                 raise UsageError(f"{name} must be from 1 to {most:,}, not {getattr(self, name)}")
         if not 0 < self.seconds <= 366 * 86_400:
             raise UsageError(
-                f"a run must take more than 0 s and a year at most, not {self.seconds:g} s"
+                "the time of a run must be more than 0 s, and at most a year, "
+                f"not {self.seconds:g} s"
             )
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"a seed must be from 0 to 2^63 - 1, not {self.seed}")
@@ -144,7 +145,7 @@ class Verification:
     settings: Settings
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     figures: Figures = field(default_factory=Figures)
-    _acknowledged: Acknowledged = field(default_factory=Acknowledged)
+    _acknowledged: AcknowledgedRecords = field(default_factory=AcknowledgedRecords)
     _readers: list[Checker] = field(default_factory=list)
     _begun_us: int = 0
 
@@ -181,7 +182,7 @@ class Verification:
         if report.is_clean and not keep:
             for name in (self.settings.cuts, self.settings.log):
                 with suppress(NoSuchLog):  # An earlier try destroyed it, and its answer was lost.
-                    destroy = partial(self._shelf("verify").drop, name, grace_us=0)
+                    destroy = partial(self._logs("verify").drop, name, grace_us=0)
                     await self._patiently(destroy)
         return report
 
@@ -211,7 +212,7 @@ class Verification:
         return SequenceCut(settings.seed, checker.position, numbers)
 
     async def _made(self, name: str) -> Log:
-        shelf, protocol = self._shelf("verify"), self.settings.protocol
+        shelf, protocol = self._logs("verify"), self.settings.protocol
         try:
             log = await shelf.open(name)
         except NoSuchLog:
@@ -284,13 +285,18 @@ class Verification:
                 async for table in log.follow(checker.position):
                     self._take(checker, table)
                     attempt = 0
-                raise UsageError(f"another process sealed the log {self.settings.log!r}")
+                raise UsageError(
+                    f"another process sealed the log {self.settings.log!r}: verify with another "
+                    "seed"
+                )
             except PositionCollected as error:
                 raise checker.refuse_collected(error.facts.get("oldest")) from error
             except LocationError:
                 await self.clock.sleep(backoff_us(attempt, self.clock))
                 attempt += 1
-        raise LocationError(f"gave up after {RETRIES_MAX} tries: the store failed at every read")
+        raise LocationError(
+            f"gave up after {RETRIES_MAX} tries: the store failed at every read; try again later"
+        )
 
     async def _catch_up(self) -> None:
         """Wait until all readers have reached the end."""
@@ -344,7 +350,7 @@ class Verification:
         self.figures.replays += 1
 
     async def _store_cut(self, cut: SequenceCut) -> None:
-        async with await self._shelf("collector").open(self.settings.cuts) as log:
+        async with await self._logs("collector").open(self.settings.cuts) as log:
             position = await log.append([encode_cut(cut)])
             try:
                 await log.move_cursor(await log.load_cursor(CURSOR), position)
@@ -353,9 +359,9 @@ class Verification:
             await log.collect(keep=ALL, grace_us=0)
 
     async def _last_cut(self) -> SequenceCut:
-        log = await self._shelf("verify").open(self.settings.cuts)
-        found = [t async for t in log.scan((await log.bounds()).next - 1)]
-        return decode_cut(found[-1].column("body")[-1].as_py())
+        log = await self._logs("verify").open(self.settings.cuts)
+        tables = [t async for t in log.scan((await log.bounds()).next - 1)]
+        return decode_cut(tables[-1].column("body")[-1].as_py())
 
     async def _replay(self, log: Log, checker: Checker) -> Words:
         """Read all current records; everything acknowledged before must be among them.
@@ -397,9 +403,9 @@ class Verification:
 
     async def open_log(self, who: str) -> Log:
         """Open the log under a name for people. Each writer and each reader has its own handle."""
-        return await self._shelf(who).open(self.settings.log)
+        return await self._logs(who).open(self.settings.log)
 
-    def _shelf(self, who: str) -> Logs:
+    def _logs(self, who: str) -> Logs:
         return Logs(store=self.store, clock=self.clock, writer=f"{self.writer}/{who}")
 
 

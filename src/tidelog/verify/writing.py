@@ -37,7 +37,7 @@ SETTLES_MAX: Final = 60
 
 
 @dataclass(slots=True)
-class Acknowledged:
+class AcknowledgedRecords:
     """The acknowledged records: the last number of each stream, and the end of all of them.
 
     ``places`` maps an acknowledged position to the first word of its record; the collector removes
@@ -56,8 +56,8 @@ class Acknowledged:
         if limit:
             self.places[limit - len(keys)] = int(keys[0])
 
-    def copy(self) -> Acknowledged:
-        return Acknowledged(dict(self.numbers), self.limit)
+    def copy(self) -> AcknowledgedRecords:
+        return AcknowledgedRecords(dict(self.numbers), self.limit)
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class Writer:
     clock: Clock
     scripts: Sequence[Script]
     figures: Figures
-    acknowledged: Acknowledged
+    acknowledged: AcknowledgedRecords
     batch_max: int
     turn_us: int
     begun_us: int
@@ -97,7 +97,7 @@ class Writer:
         """Write until ``stopping`` is set."""
         attempt = 0
         while not self.stopping.is_set():
-            if not self._is_on(0):
+            if not self._is_turn(0):
                 await self.clock.sleep(LOOK_US)
                 continue
             try:
@@ -122,7 +122,7 @@ class Writer:
 
     async def _write(self, script: Script, log: Log, is_over: asyncio.Event) -> None:
         attempt = 0
-        while not is_over.is_set() and (script.pending is not None or self._goes_on()):
+        while not is_over.is_set() and (script.pending is not None or self._may_append()):
             if script.pending is None:
                 author = script.author
                 script.pending = author.draw(author.size(self.batch_max))
@@ -142,7 +142,7 @@ class Writer:
                         return
                     continue
                 self.figures.unknown += 1
-                if not await self._is_in(script.pending, log):
+                if not await self._is_appended(script.pending, log):
                     continue
                 limit = 0
             attempt = 0
@@ -157,7 +157,7 @@ class Writer:
         self.figures.bytes += bodies.nbytes
         return position + len(keys)
 
-    async def _is_in(self, keys: Words, log: Log) -> bool:
+    async def _is_appended(self, keys: Words, log: Log) -> bool:
         """Find out whether an append is in the log: once another epoch has begun, this is decided.
 
         Raises:
@@ -176,11 +176,11 @@ class Writer:
             return bool(self.witness.next[int(streams[0])] > numbers[0])
         raise OutcomeUnknown("cannot connect to the store, so an append may be in the log")
 
-    def _goes_on(self) -> bool:
+    def _may_append(self) -> bool:
         overlap_us = int(self.turn_us * OVERLAP)
-        return not self.stopping.is_set() and (self._is_on(0) or self._is_on(overlap_us))
+        return not self.stopping.is_set() and (self._is_turn(0) or self._is_turn(overlap_us))
 
-    def _is_on(self, ago_us: int) -> bool:
+    def _is_turn(self, ago_us: int) -> bool:
         """Return True if it is this writer's turn, or was ``ago_us`` ago."""
         passed_us = self.clock.monotonic_us() - self.begun_us - ago_us
         return passed_us // self.turn_us % self.writers == self.number

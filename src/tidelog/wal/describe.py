@@ -13,14 +13,13 @@ from typing import Any
 
 from tidelog.core.clock import Clock, run_all
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Origin, Seal
 from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.link import Epoch
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.snapshot import Pointer
 from tidelog.wal.read.bounds import Bounds
-from tidelog.wal.read.head import load_head
-from tidelog.wal.read.tree_reader import TreeReader
+from tidelog.wal.read.head import TreeReader, load_head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

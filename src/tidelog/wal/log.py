@@ -13,10 +13,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 import pyarrow as pa
 
+from tidelog.errors import CorruptionError, LocationError, LogSealed, NoSuchLog
+from tidelog.wal.append.batch_writer import BatchWriter
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.append.bodies import array_of
 from tidelog.wal.describe import LogInfo, describe_log
@@ -24,12 +26,13 @@ from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.slot_object import SLOT_RECORDS
 from tidelog.wal.format.streams import CLOSE, META, OPEN, Control, StreamInfo
-from tidelog.wal.read.head import load_head
+from tidelog.wal.read.head import load_head, load_living
 from tidelog.wal.read.limits import Limits
 from tidelog.wal.retention import LogRetention
 from tidelog.wal.scrub.report import ScrubReport
 from tidelog.wal.slot_protocol.shape import Shape
 
+T = TypeVar("T")
 LOG_RECORDS: Final = SLOT_RECORDS
 
 
@@ -46,6 +49,7 @@ class Log(LogRetention):
 
     shape: Shape = field(default_factory=Shape)
     batching: Batching = field(default_factory=Batching)
+    _writer: BatchWriter = field(init=False)
 
     def __repr__(self) -> str:
         return f"<tidelog log {self.name!r}: {self.protocol}>"
@@ -84,7 +88,6 @@ class Log(LogRetention):
             array_of(records), stream=stream, key=key, timestamp_us=timestamp_us, wait=wait
         )
 
-    @abc.abstractmethod
     async def append_arrow(
         self,
         bodies: pa.BinaryArray,
@@ -98,6 +101,15 @@ class Log(LogRetention):
 
         ``key`` may also be an array with the key of each record, or null for no key.
         """
+        self._refuse_options(stream, key, timestamp_us)
+        return await self._written(
+            self._writer.append_arrow(
+                bodies, stream=stream, key=key, timestamp_us=timestamp_us, wait=wait
+            )
+        )
+
+    def _refuse_options(self, stream: bytes | None, key: object, timestamp_us: int | None) -> None:
+        """Refuse the options of an append that the protocol lacks."""
 
     async def open_stream(self, stream: bytes, meta: bytes = b"") -> int:
         """Open a stream, so that records can be appended to it; return the position where it opens.
@@ -246,3 +258,24 @@ class Log(LogRetention):
         if found.is_clean and not found.fragments:
             await self._refuse_beyond(start)
         return found
+
+    async def close(self) -> None:
+        """Wait until every append has its answer, and refuse further ones."""
+        await self._writer.close()
+
+    async def _written(self, work: Awaitable[T]) -> T:
+        """Await a write; if it meets a seal, raise NoSuchLog if the log was dropped.
+
+        Raises:
+            NoSuchLog: the log was dropped; ``outcome`` is that of the write.
+        """
+        try:
+            return await work
+        except LogSealed as error:
+            try:
+                await load_living(self.store)
+            except NoSuchLog as gone:
+                raise NoSuchLog(gone.sentence, outcome=error.outcome) from error
+            except (CorruptionError, LocationError):
+                pass  # Only the seal is certain.
+            raise

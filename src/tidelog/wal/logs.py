@@ -20,10 +20,10 @@ from tidelog.errors import (
     NoSuchLog,
     UsageError,
 )
+from tidelog.store.keys import Within
 from tidelog.store.listing import first_entry, folders_below
 from tidelog.store.port import Store
 from tidelog.store.urls import store_at
-from tidelog.store.within import Within
 from tidelog.wal.admin.copy import copy_log
 from tidelog.wal.admin.destroy import DropReport, destroy_log
 from tidelog.wal.admin.fork import Fork
@@ -31,8 +31,8 @@ from tidelog.wal.admin.rebuild import rebuild_log
 from tidelog.wal.admin.transcribe import Transcriber
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.cursor import check_length
-from tidelog.wal.format.epoch import EPOCHS
 from tidelog.wal.format.fragment import FRAGMENTS
+from tidelog.wal.format.link import EPOCHS
 from tidelog.wal.format.streams import Streams
 from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.gc.cursors import Cursors

@@ -50,24 +50,6 @@ class ManifestLog(Log):
         self._writer.end_with(self)
         self._reader = Wal3Reader(store=self.store, clock=self.clock)
 
-    async def append_arrow(
-        self,
-        bodies: pa.BinaryArray,
-        *,
-        stream: bytes | None = None,
-        key: bytes | pa.BinaryArray | None = None,
-        timestamp_us: int | None = None,
-        wait: bool = True,
-    ) -> int:
-        """Append the values of an array without nulls; see `append`."""
-        self._refuse(stream, key)
-        if timestamp_us is not None:
-            raise UsageError(
-                "a log of the manifest protocol gives each record the time of its write: omit "
-                "timestamp_us, or use a log of the slot protocol"
-            )
-        return await self._writer.append_arrow(bodies, wait=wait)
-
     async def streams(self) -> list[StreamInfo]:
         """See `Log`."""
         raise self._no_streams()
@@ -158,15 +140,18 @@ class ManifestLog(Log):
     async def seal(self, *, successor: str = "") -> Seal:
         """See `Log`."""
         raise UsageError(
-            "a log of the manifest protocol cannot be sealed, because wal3's format has no seal: "
-            "use a log of the slot protocol",
+            "a log of the manifest protocol cannot be sealed: use a log of the slot protocol",
             log=self.name,
             successor=quoted(successor),
         )
 
-    async def close(self) -> None:
-        """See `Log`."""
-        await self._writer.close()
+    def _refuse_options(self, stream: bytes | None, key: object, timestamp_us: int | None) -> None:
+        self._refuse(stream, key)
+        if timestamp_us is not None:
+            raise UsageError(
+                "a log of the manifest protocol gives each record the time of its write: omit "
+                "timestamp_us, or use a log of the slot protocol"
+            )
 
     def _refuse(self, stream: bytes | None, key: object) -> None:
         if stream is not None:
@@ -176,15 +161,13 @@ class ManifestLog(Log):
 
     def _no_keys(self) -> UsageError:
         return UsageError(
-            "a log of the manifest protocol has no keys, because wal3's format has no field for "
-            "them: use a log of the slot protocol",
+            "a log of the manifest protocol has no keys: use a log of the slot protocol",
             log=self.name,
         )
 
     def _no_streams(self) -> UsageError:
         return UsageError(
-            "a log of the manifest protocol has no streams, because wal3's format has no field "
-            "for them: use a log of the slot protocol",
+            "a log of the manifest protocol has no streams: use a log of the slot protocol",
             log=self.name,
         )
 

@@ -13,13 +13,13 @@ from tidelog.errors import CopyUnfinished, ManifestLost, NameTaken, NoSuchLog, U
 from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
 from tidelog.wal.append.batching import Batching
-from tidelog.wal.format.epoch import EPOCHS, FIRST_EPOCHS
 from tidelog.wal.format.fragment import FRAGMENTS
 from tidelog.wal.format.gc_plan import GARBAGE
+from tidelog.wal.format.link import EPOCHS, FIRST_EPOCHS
 from tidelog.wal.log import Log
 from tidelog.wal.manifest_log import ManifestLog
 from tidelog.wal.manifest_protocol.committer import Committer
-from tidelog.wal.read.head import has_manifest, read_head
+from tidelog.wal.read.head import Head, has_manifest, read_head
 from tidelog.wal.slot_log import SlotLog
 from tidelog.wal.slot_protocol.fencing import make_log
 from tidelog.wal.slot_protocol.shape import Shape
@@ -79,9 +79,9 @@ async def _refuse_remains(store: Store, name: str) -> None:
     if entry is None or await has_manifest(store):
         return
     raise UsageError(
-        f"objects of another log {name!r} exist, which lost its manifest, or is an unfinished "
-        f"copy or fork: run 'tidelog log rebuild {name}', repeat the copy or fork, or choose "
-        "another name",
+        f"the name {name!r} has objects of a log without a manifest, either a damaged log or an "
+        f"unfinished copy or fork: run 'tidelog log rebuild {name}', repeat the copy or fork, or "
+        "choose another name",
         key=entry.key,
     )
 
@@ -101,12 +101,7 @@ async def open_log(
         NoSuchLog: the log does not exist, or was dropped.
         CorruptionError: its manifest cannot be read.
     """
-    try:
-        manifest = (await read_head(store)).manifest
-    except NoSuchLog:
-        raise await log_missing(store, name) from None
-    if manifest.is_destroyed:
-        raise NoSuchLog(f"the log {name!r} was dropped")
+    manifest = (await opened_head(store, name=name)).manifest
     kind = ManifestLog if manifest.chain is None else SlotLog
     return kind(
         name=name,
@@ -116,6 +111,17 @@ async def open_log(
         shape=shape or Shape(),
         batching=batching or Batching(),
     )
+
+
+async def opened_head(store: Store, *, name: str) -> Head:
+    """Return the head of the log at the root of a store; see `open_log`."""
+    try:
+        head = await read_head(store)
+    except NoSuchLog:
+        raise await log_missing(store, name) from None
+    if head.manifest.is_destroyed:
+        raise NoSuchLog(f"the log {name!r} was dropped: open another log")
+    return head
 
 
 async def log_missing(store: Store, name: str) -> NoSuchLog:
@@ -138,7 +144,9 @@ async def log_missing(store: Store, name: str) -> NoSuchLog:
             f"{name}'"
         )
     if await first_entry(store, FRAGMENTS) is not None:
-        advice = "restore manifest/MANIFEST, because a log in wal3's format cannot be rebuilt"
+        advice = (
+            "restore manifest/MANIFEST, because a log of the manifest protocol cannot be rebuilt"
+        )
         if (
             await first_entry(store, "snapshot/") is None
             and await first_entry(store, GARBAGE) is None

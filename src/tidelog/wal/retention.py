@@ -15,10 +15,10 @@ import pyarrow as pa
 from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock
 from tidelog.errors import UsageError
+from tidelog.store.keys import Within
 from tidelog.store.port import Store
-from tidelog.store.within import Within
 from tidelog.wal.admin.origin import let_go_of_origin
-from tidelog.wal.append.closing import Closing
+from tidelog.wal.append.closing import ClosingHandle
 from tidelog.wal.format.pin import Pin
 from tidelog.wal.gc.collector import GRACE_US, Collector, CollectReport
 from tidelog.wal.gc.cursors import CursorList, Cursors, Witness
@@ -35,7 +35,7 @@ from tidelog.wal.slot_protocol.reader import scan_pinned
 
 
 @dataclass(slots=True, weakref_slot=True, kw_only=True)
-class LogRetention(Closing):
+class LogRetention(ClosingHandle):
     """The part of `tidelog.wal.log.Log` that is the same in both protocols."""
 
     name: str

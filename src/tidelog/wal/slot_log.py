@@ -5,20 +5,14 @@ Source: wal3-draft, "Interface"; design page 3, "Slot commit".
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import pyarrow as pa
 
-from tidelog.errors import (
-    CorruptionError,
-    LocationError,
-    LogSealed,
-    NoSuchLog,
-    ObjectNotFound,
-)
+from tidelog.errors import ObjectNotFound
 from tidelog.wal.append.work import PlacedRecords
 from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
@@ -35,8 +29,6 @@ from tidelog.wal.slot_protocol.fencing import Fencer
 from tidelog.wal.slot_protocol.reader import SlotReader
 from tidelog.wal.slot_protocol.seek import position_at
 from tidelog.wal.slot_protocol.writer import SlotWriter
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
@@ -58,22 +50,6 @@ class SlotLog(Log):
         )
         self._writer.end_with(self)
         self._reader = SlotReader(store=self.store, clock=self.clock)
-
-    async def append_arrow(
-        self,
-        bodies: pa.BinaryArray,
-        *,
-        stream: bytes | None = None,
-        key: bytes | pa.BinaryArray | None = None,
-        timestamp_us: int | None = None,
-        wait: bool = True,
-    ) -> int:
-        """Append the values of an array without nulls; see `append`."""
-        return await self._written(
-            self._writer.append_arrow(
-                bodies, stream=stream, key=key, timestamp_us=timestamp_us, wait=wait
-            )
-        )
 
     async def place(
         self,
@@ -199,24 +175,3 @@ class SlotLog(Log):
         """See `Log`."""
         opener = Fencer(store=self.store, clock=self.clock, writer=self.writer)
         return await self._written(opener.seal(successor=successor))
-
-    async def close(self) -> None:
-        """See `Log`."""
-        await self._writer.close()
-
-    async def _written(self, work: Awaitable[T]) -> T:
-        """Await a write; if it meets a seal, raise NoSuchLog if the log was dropped.
-
-        Raises:
-            NoSuchLog: the log was dropped; ``outcome`` is that of the write.
-        """
-        try:
-            return await work
-        except LogSealed as error:
-            try:
-                await load_living(self.store)
-            except NoSuchLog as gone:
-                raise NoSuchLog(gone.sentence, outcome=error.outcome) from error
-            except (CorruptionError, LocationError):
-                pass  # Only the seal is certain.
-            raise

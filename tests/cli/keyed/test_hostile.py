@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cli.conftest import Cli
-from tidelog.cli.keyed.lines import json_records
+from tidelog.cli.keyed.write import json_records
 from tidelog.errors import UsageError
 
 WRONG = [
@@ -25,8 +25,8 @@ WRONG = [
     ("scan", "k", "--from", "3", "--to", "2"),
     ("scan", "k", "--from", "9" * 30),
     ("scan", "k", "--limit", "-1"),
-    ("scan", "k", "--since", "tomorrow"),
-    ("scan", "k", "--since", "2020-01-01", "--from", "3"),
+    ("scan", "k", "--from-time", "tomorrow"),
+    ("scan", "k", "--from-time", "2020-01-01", "--from", "3"),
     ("scan", "k", "--format", "xml"),
     ("scan", "nobody"),
     ("scan", "../k"),

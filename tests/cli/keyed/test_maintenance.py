@@ -42,7 +42,7 @@ def test_unless_named_keyed_logs_are_compacted_and_collected_too(two: Cli) -> No
     told = two.done("compact", "--full", "k").err
     assert told == "k: 1 run written, 1 segment retired\n"
     assert two.done("compact", "m").err == "m: nothing to compact\n"
-    gone = {o["name"]: o["deleted"] for o in two.done("collect", "--after", "0s", "--json").objects}
+    gone = {o["name"]: o["deleted"] for o in two.done("collect", "--grace", "0s", "--json").objects}
     assert gone["k"] >= 2
     assert gone["m"] == 0
     assert len(two.done("keyed", "scan", "k", "--key", "a", "--json").objects) == 2

@@ -17,7 +17,7 @@ def stored(cli: Cli) -> Path:
     """Return an object of a run of the keyed log ``k``."""
     cli.done("keyed", "create", "k")
     cli.done("keyed", "append", "k", "--key", "a", given=b"1\n2\n3\n")
-    cli.done("keyed", "compact", "k", "--everything")
+    cli.done("keyed", "compact", "k", "--full")
     (found,) = (
         path
         for path in (cli.folder / "lake").rglob("*.parquet")
@@ -30,7 +30,7 @@ def test_a_whole_log_is_told_to_be_so(cli: Cli, stored: Path) -> None:
     """An intact log is reported with the amount read, as text and as JSON."""
     found = cli.done("keyed", "scrub", "k").object
     assert (found["is_clean"], found["records"], found["runs"]) == (True, 3, 1)
-    with patch("tidelog.cli.keyed.scrub.choose_format", return_value="table"):
+    with patch("tidelog.cli.output.is_json", return_value=False):
         assert cli.done("keyed", "scrub", "k").err.startswith("3 records in 1 run read")
     assert cli("keyed", "scrub", "nobody").status == 2
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from cli.conftest import Cli, Said
+from cli.conftest import Cli, CommandOutput
 
 LINES = b"""\
 {"key": "a", "value": "1"}
@@ -44,8 +43,8 @@ def test_records_are_scanned_as_they_are_asked_for(filled: Cli) -> None:
     assert scanned(filled, "--key", "a", "--from", str(max(sequences))) == [("a", "3")]
     assert scanned(filled, "--key", "a", "--to", str(max(sequences))) == [("a", "1")]
     assert scanned(filled, "--key", "nobody") == []
-    assert scanned(filled, "--since", "2200-01-01") == []
-    assert len(scanned(filled, "--since", "2000-01-01")) == 3
+    assert scanned(filled, "--from-time", "2200-01-01") == []
+    assert len(scanned(filled, "--from-time", "2000-01-01")) == 3
     assert scanned(filled, "--limit", "0") == []
 
 
@@ -90,7 +89,7 @@ def test_maintenance_from_seal_to_collect(filled: Cli) -> None:
     sealed = filled.done("keyed", "seal", "k").object["sealed"]
     assert filled.done("keyed", "seal", "k").object["sealed"] is None
     filled.done("keyed", "append", "k", "--key", "new", given=b"x\n")
-    assert filled.done("keyed", "compact", "k", "--everything").object["runs"] >= 1
+    assert filled.done("keyed", "compact", "k", "--full").object["runs"] >= 1
     segments = filled.done("keyed", "segments", "k").objects
     assert [one["limit"] is None for one in segments] == [False, True]
     assert segments[0]["records"] == 3
@@ -134,18 +133,11 @@ def test_checkpoints_and_forks_have_names(filled: Cli) -> None:
 
 def test_people_are_told_in_sentences(filled: Cli) -> None:
     """On a terminal, each verb describes its result in words."""
-    names = ("count", "create", "describe", "seal", "compact", "configure", "retain", "retire")
-    places = [f"tidelog.cli.keyed.{name}" for name in (*names, "collect", "append", "fork", "drop")]
 
-    def said(*words: str, given: bytes | None = None) -> Said:
+    def said(*words: str, given: bytes | None = None) -> CommandOutput:
         return filled.done("keyed", *words, given=given)
 
-    def chosen(given: str | None, **_: Any) -> str:
-        return given or "table"
-
-    with pytest.MonkeyPatch.context() as patched:
-        for place in (*places, "tidelog.cli.keyed.checkpoint", "tidelog.cli.output"):
-            patched.setattr(f"{place}.choose_format", chosen)
+    with patch("tidelog.cli.output.is_json", return_value=False):
         assert said("count", "k", "--key", "a").out == "2 records\n"
         assert said("seal", "k").err.startswith("Sealed the segment 0")
         assert "sealed at 1.07 GB" in said("describe", "k").out
@@ -166,7 +158,7 @@ def test_a_log_that_others_took_over_is_told(keyed: Cli) -> None:
     """A fenced append exits with 1, and names the cause."""
     from tidelog.errors import Fenced
 
-    with patch("tidelog.cli.log.feed.Feed.lines", side_effect=Fenced("taken")):
+    with patch("tidelog.cli.feed.Feed.lines", side_effect=Fenced("taken")):
         said = keyed.run("--location", keyed.location, "keyed", "append", "k", given=LINES)
     assert said.status == 1
     assert "another process took over" in said.err

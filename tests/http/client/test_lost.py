@@ -23,8 +23,8 @@ from tidelog.errors import (
 )
 from tidelog.http.api.failures import ShuttingDown, answer_of
 from tidelog.http.api.messages import encode_json
-from tidelog.http.client import HttpKeyed
-from tidelog.keyed.query import Keys
+from tidelog.http.client import HttpKeyedLog
+from tidelog.keyed.values import Keys
 
 RECORD = [(b"a", b"1")]
 Answers = Callable[[socket.socket], None]
@@ -89,7 +89,7 @@ def test_an_append_whose_answer_is_lost_may_be_there(
     answers: Answers, kind: type[TidelogError], outcome: Outcome
 ) -> None:
     """An append without a clear answer raises UNKNOWN, never a refusal; a read raises too."""
-    with answering(answers) as url, HttpKeyed(url, timeout_s=5) as log:
+    with answering(answers) as url, HttpKeyedLog(url, timeout_s=5) as log:
         with pytest.raises(kind) as found:
             log.append(RECORD)
         assert found.value.outcome is outcome
@@ -99,7 +99,7 @@ def test_an_append_whose_answer_is_lost_may_be_there(
 
 def test_a_server_that_does_not_answer_is_left() -> None:
     """A request ends after its timeout; an append then has an unknown outcome."""
-    with answering(asleep) as url, HttpKeyed(url, timeout_s=0.05) as log:
+    with answering(asleep) as url, HttpKeyedLog(url, timeout_s=0.05) as log:
         with pytest.raises(DeadlineExceeded):
             log.count(b"a")
         with pytest.raises(OutcomeUnknown):
@@ -111,7 +111,7 @@ def test_nothing_was_sent_where_there_is_no_way() -> None:
     """An append that could not connect is NOT_APPLIED, so it may be sent again."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with HttpKeyed(f"http://127.0.0.1:{port}") as log:
+    with HttpKeyedLog(f"http://127.0.0.1:{port}") as log:
         with pytest.raises(LocationError, match="cannot connect to") as found:
             log.append(RECORD)
         assert found.value.outcome is Outcome.NOT_APPLIED
@@ -119,7 +119,7 @@ def test_nothing_was_sent_where_there_is_no_way() -> None:
 
 def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
     """A client must not reuse a connection that the server closed: an append would be in doubt."""
-    with served() as server, HttpKeyed(server.url) as log:
+    with served() as server, HttpKeyedLog(server.url) as log:
         assert log.append(RECORD) == 1
 
         async def close() -> None:
@@ -132,7 +132,7 @@ def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
 
 def test_records_come_back_when_the_log_is_full() -> None:
     """LogFull carries the records, as in a process, so that a caller need not keep them."""
-    with served() as server, HttpKeyed(server.url) as log:
+    with served() as server, HttpKeyedLog(server.url) as log:
         log.append(RECORD)
         weather = server.place.handles["log"].weather
         weather.is_full = True
@@ -165,7 +165,7 @@ def test_a_follower_goes_on_after_a_restart() -> None:
 
     with ExitStack() as stack:
         with served(opening) as first:
-            log = stack.enter_context(HttpKeyed(f"http://localhost:{first.port}"))
+            log = stack.enter_context(HttpKeyedLog(f"http://localhost:{first.port}"))
             following = threading.Thread(target=follow)
             following.start()
             log.append([(b"a", b"1")])
@@ -198,7 +198,7 @@ def test_a_follower_that_gives_up_reports_where_to_go_on(
         if (answer := turns.pop(0)) is not None:
             answer(client)
 
-    with answering(take_turns) as url, HttpKeyed(url) as log:
+    with answering(take_turns) as url, HttpKeyedLog(url) as log:
         following = log.follow(Keys.all(), start=5, patience_us=0)
         assert next(following)["value"].to_pylist() == [b"x"]
         with pytest.raises(kind) as failed:
@@ -220,7 +220,7 @@ def test_a_follower_is_patient_with_a_server_that_is_away() -> None:
     def take_turns(client: socket.socket) -> None:
         turns.pop(0)(client)
 
-    with answering(take_turns) as url, HttpKeyed(url) as log:
+    with answering(take_turns) as url, HttpKeyedLog(url) as log:
         assert next(log.follow(Keys.all(), start=5))["value"].to_pylist() == [b"x"]
     assert not turns
 
@@ -232,12 +232,12 @@ def test_a_follower_is_patient_with_a_server_that_is_away() -> None:
 def test_a_url_that_is_none_is_refused(url: str) -> None:
     """A bad URL is refused before any request."""
     with pytest.raises(UsageError):
-        HttpKeyed(url)
+        HttpKeyedLog(url)
 
 
 def test_bad_input_is_refused_before_it_is_sent() -> None:
     """Bad input is refused before it is sent, as by a log in the process."""
-    log = HttpKeyed("http://localhost:1")
+    log = HttpKeyedLog("http://localhost:1")
     for records in ([("a", b"1")], [(b"a", "1")], [(b"a",)], [(b"x" * 16_385, b"")]):
         with pytest.raises(UsageError):
             log.append(records)  # type: ignore[arg-type]
@@ -256,7 +256,7 @@ def test_bad_input_is_refused_before_it_is_sent() -> None:
 
 def test_an_append_of_nothing_is_refused_before_it_is_sent() -> None:
     """An empty append is refused before it is sent: there is no server in this test."""
-    with HttpKeyed("http://127.0.0.1:1", "orders") as log:
+    with HttpKeyedLog("http://127.0.0.1:1", "orders") as log:
         for append in (log.append, log.try_append):
             with pytest.raises(UsageError, match="an append needs at least one record"):
                 append([])

@@ -11,12 +11,11 @@ import pytest
 from kit.clocks import StuckClock
 from kit.keyed_history import KeyedHistory
 from kit.keyed_model import MemoryKeyed, MemoryLake, table_of
-from kit.portal_model import Blocking
-from kit.served import NAME, Served, served
+from kit.portal_model import BlockingModel
+from kit.served import NAME, RunningServer, served
 from tidelog.errors import SequenceRetired, TidelogError
-from tidelog.http.client import HttpKeyed
-from tidelog.keyed.query import Keys
-from tidelog.keyed.values import DURABLE, Retention
+from tidelog.http.client import HttpKeyedLog
+from tidelog.keyed.values import DURABLE, Keys, Retention
 from tidelog.location import open_location
 
 KEYS = [b"", b"a", b"a\x00", b"ab", b"b", b"\xff", b"\xff\xff", bytes(range(256)), b"k" * 16_384]
@@ -27,7 +26,7 @@ CLOCK = StuckClock()  # Makes both give the same times.
 @pytest.fixture(scope="module", params=["model", "engine"])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Served]:
+) -> Iterator[RunningServer]:
     """A server over the model, and one over the engine."""
 
     async def opening() -> Any:
@@ -43,12 +42,12 @@ def server(
 class Pair:
     """The same log twice: behind a server, and in memory."""
 
-    def __init__(self, server: Served, name: str, chance: random.Random) -> None:
+    def __init__(self, server: RunningServer, name: str, chance: random.Random) -> None:
         self.server, self.chance = server, chance
         server.run(lambda: server.place.keyed.create(name))
         self.history = KeyedHistory()
-        self.here = Blocking(MemoryKeyed(name, self.history, CLOCK, DURABLE))
-        self.http = HttpKeyed(server.url, name)
+        self.here = BlockingModel(MemoryKeyed(name, self.history, CLOCK, DURABLE))
+        self.http = HttpKeyedLog(server.url, name)
         self.http.next_sequence()
         self.there = server.place.handles[name]
 
@@ -190,7 +189,7 @@ def outcome(call: Callable[..., Any], *given: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_http_is_the_log_itself(server: Served, seed: int) -> None:
+def test_http_is_the_log_itself(server: RunningServer, seed: int) -> None:
     """Random calls in random order give the same results over HTTP and in memory."""
     pair = Pair(server, f"seed{seed}", random.Random(seed))
     with pair.http:
@@ -198,10 +197,10 @@ def test_http_is_the_log_itself(server: Served, seed: int) -> None:
             pair.step()
 
 
-def test_pages_are_put_together(server: Served) -> None:
+def test_pages_are_put_together(server: RunningServer) -> None:
     """A page has a limited number of rows; a scan and a listing return all."""
     server.run(lambda: server.place.keyed.create("pages"))
-    with HttpKeyed(server.url, "pages") as log:
+    with HttpKeyedLog(server.url, "pages") as log:
         log.append([(b"k%d" % (n % 7), b"%d" % n) for n in range(40)])
         numbers = list(range(1, 41))
 
@@ -217,12 +216,12 @@ def test_pages_are_put_together(server: Served) -> None:
             assert keys == [b"k%d" % n for n in range(7)]
 
 
-def test_a_name_is_escaped(server: Served) -> None:
+def test_a_name_is_escaped(server: RunningServer) -> None:
     """A log name with any characters stays within its path segment."""
-    with HttpKeyed(server.url) as log:
+    with HttpKeyedLog(server.url) as log:
         following = log.next_sequence()
         for name in (f"{NAME}/append?x", f"{NAME}/append#y", f"../keyed/{NAME}/append?x#y"):
-            with HttpKeyed(server.url, name) as other, pytest.raises(TidelogError) as found:
+            with HttpKeyedLog(server.url, name) as other, pytest.raises(TidelogError) as found:
                 other.append([(b"a", b"1")])
             assert found.value.kind == "http", "no route has such a path"
         assert log.next_sequence() == following

@@ -11,29 +11,31 @@ from kit.shards import COMMITTED, in_memory
 from kit.transactions import held, registered, row, transactions
 from tidelog.core.frontier import Frontier
 from tidelog.errors import CorruptionError, LocationError, OutcomeUnknown, UsageError
-from tidelog.persist.states.registered import (
-    Joined,
+from tidelog.persist.states.registration import (
+    JoinResult,
     Step,
     decide_apply,
     decide_epoch_for,
     decide_leave,
 )
-from tidelog.persist.states.state import Registered, State
+from tidelog.persist.states.state import Registration, State
 from tidelog.persist.states.transition import decide_epoch
+from tidelog.persist.transactions import applying
+from tidelog.persist.transactions.applier import Applier
 from tidelog.persist.transactions.applying import steps_of
 from tidelog.persist.transactions.language import TransactionLanguage
 from tidelog.persist.transactions.state import (
     COMMITS_KEPT,
     Committed,
     Forgotten,
+    LastCommit,
     Pending,
-    Table,
+    RegisteredShard,
     TransactionDiff,
     TransactionState,
     Write,
     unapplied,
 )
-from tidelog.persist.transactions.transactions import Transactions
 from tidelog.persist.transactions.transition import (
     CommitTransaction,
     decide_commit,
@@ -41,17 +43,19 @@ from tidelog.persist.transactions.transition import (
     decide_tidy,
 )
 
-HERE = Registered("t", 3)
+HERE = Registration("t", 3)
 NOTHING = msgspec.msgpack.encode(())
 WHOLE = TransactionState(
     upper=9,
-    tables={"a": Table(3, 0, 2)},
+    tables={"a": RegisteredShard(3, 0, 2)},
     forgotten={"b": Forgotten(1, 4)},
     pending=(
         Pending(2, 3, {"a": Write(3, NOTHING), "b": Write(1, NOTHING)}),
         Pending(5, 9, {"a": Write(3, NOTHING)}),
     ),
     commits=(Committed("w", 1, 5, 9),),
+    moved={"a": 9},
+    writers={"w": LastCommit(4, 2, 3, b"d")},
     extra={"later": [1]},
 )
 
@@ -96,27 +100,24 @@ def test_a_shard_leaves_once_it_has_all() -> None:
     state = State(schema=b"s", upper=2, registered=HERE)
 
     assert not decide_leave(state, step).result
-    other = State(schema=b"s", upper=9, registered=Registered("t", 4))
+    other = State(schema=b"s", upper=9, registered=Registration("t", 4))
     assert decide_leave(other, step).diff is None
 
 
 def test_the_epoch_of_a_registered_shard_is_raised_by_its_transactions_alone() -> None:
-    """Only its transactions raise the epoch of a registered shard.
-
-    They know committed parts that are not applied.
-    """
+    """Transactions know committed parts that are not applied."""
     state = State(write_epoch=5, registered=HERE)
 
     assert decide_epoch(state, 5).diff is None
     assert decide_epoch_for(state, HERE, 5).result == 6
     assert decide_epoch_for(state, HERE, 4).diff is None
-    assert decide_epoch_for(state, Registered("t", 2), 5).diff is None
+    assert decide_epoch_for(state, Registration("t", 2), 5).diff is None
 
 
 def test_a_registration_that_was_forgotten_meanwhile_is_none() -> None:
     """A registration counts only if its shard was not forgotten concurrently."""
     for number, there in ((1, False), (2, True)):
-        joined = Joined(registered=Registered("t", number), upper=20, write_epoch=0)
+        joined = JoinResult(registered=Registration("t", number), upper=20, write_epoch=0)
         done = decide_register(WHOLE, "b", joined)
         assert (done.result is not None) == there
         assert (done.diff is None) != there
@@ -156,19 +157,25 @@ def test_a_token_that_may_have_been_forgotten_is_not_guessed() -> None:
     assert decide_commit(state, again(1, 1, fresh=True)).diff is None
 
 
-async def test_what_is_committed_is_told_so_whatever_becomes_of_its_applying() -> None:
-    """A commit returns COMMITTED even if its application fails.
+@pytest.mark.parametrize("error", [LocationError("down"), CorruptionError("damaged")])
+async def test_a_commit_is_stored_whatever_becomes_of_its_applying(error: Exception) -> None:
+    """A commit returns COMMITTED even if the application of earlier ones fails.
 
     An error would make the caller commit twice.
     """
     place = in_memory()
     found = await registered(place, "a")
 
-    with patch.object(Transactions, "applied", side_effect=LocationError("down")):
-        done = await found.compare_and_append({"a": row("a", 1, 0)}, 0, 1)
+    with (
+        patch.object(applying, "APPLY_COUNT", 1),
+        patch.object(Applier, "applied", side_effect=error) as applied,
+    ):
+        for time in range(2):
+            done = await found.compare_and_append({"a": row("a", time, time)}, time, time + 1)
+            assert done.verdict is COMMITTED
 
-    assert done.verdict is COMMITTED
-    assert await held(transactions(place), "a", 0) == {("a", 1): 1}
+    assert applied.called
+    assert await held(transactions(place), "a", 1) == {("a", 0): 1, ("a", 1): 1}
 
 
 def test_states_and_changes_come_back_as_they_were() -> None:
@@ -184,8 +191,8 @@ def test_states_and_changes_come_back_as_they_were() -> None:
     assert language.decode_state(language.encode_state(WHOLE)) == WHOLE
     assert language.decode_diff(language.encode_diff(diff)) == diff
     assert len(language.encode_diff(TransactionDiff(upper=3))) < 12
-    later = msgspec.msgpack.encode({"format": 2})
-    with pytest.raises(UsageError, match="update tidelog"):
+    later = msgspec.msgpack.encode({"format": 3})
+    with pytest.raises(UsageError, match="upgrade tidelog"):
         language.decode_state(later)
     for data in (
         b"",
@@ -195,5 +202,5 @@ def test_states_and_changes_come_back_as_they_were() -> None:
     ):
         with pytest.raises(CorruptionError):
             language.decode_state(data)
-    with pytest.raises(CorruptionError, match="parts cannot be read"):
+    with pytest.raises(CorruptionError, match="parts cannot be decoded"):
         steps_of(TransactionState(pending=(Pending(0, 1, {"a": Write(1, b"\xc1")}),)), "t", "a")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import AsyncMock, patch
 
 import pyarrow as pa
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from kit.shards import ALREADY, COMMITTED, MISMATCH, Place, contents, heard, in_memory, rows
 from kit.transactions import held, registered, row, transactions
 from tidelog.core.frontier import Frontier
-from tidelog.core.ids import Named
+from tidelog.core.ids import NamedKind
 from tidelog.errors import (
     AsOfNotComplete,
     DeadlineExceeded,
@@ -23,8 +23,10 @@ from tidelog.errors import (
 )
 from tidelog.location import open_location
 from tidelog.persist.maintenance.usage import ObjectUse
-from tidelog.persist.states.transition import Appended
+from tidelog.persist.states.transition import AppendResult
 from tidelog.persist.transactions import committing
+from tidelog.persist.transactions.applier import Applier
+from tidelog.persist.transactions.applying import APPLY_COUNT
 from tidelog.persist.transactions.transactions import PENDING_MAX, Transactions
 from tidelog.persist.transactions.transition import TableParts
 from tidelog.store.memory import MemoryStore
@@ -35,13 +37,9 @@ LARGE = 2_000  # Enough rows for a part that is an object.
 
 async def commit_only(
     found: Transactions, updates: dict[str, pa.Table], lower: int, upper: int
-) -> Appended:
+) -> AppendResult:
     """Commit without applying, as a committer that dies right afterwards."""
-
-    async def dead(_: Transactions) -> int:
-        return 0
-
-    with patch.object(Transactions, "_apply_known", dead):
+    with patch.object(Transactions, "_apply_known", AsyncMock(return_value=0)):
         return await found.compare_and_append(updates, lower, upper)
 
 
@@ -150,15 +148,18 @@ async def test_t65_tidy_drops_what_is_applied_and_twice_is_once(place: Place) ->
     assert await held(transactions(place), "b", 1) == {("b", 1): 1, ("b", 2): 1}
 
 
-async def test_what_is_applied_is_dropped_by_later_commits_besides() -> None:
-    """Later commits also drop applied transactions, so the state stays small without `tidy`."""
+async def test_a_later_commit_applies_many_at_once_and_drops_them() -> None:
+    """A commit applies the pending transactions, once there are many, in one write of a shard."""
     place = in_memory()
     found = await registered(place, "a", "b")
+    before = found.shard("a").machine.seqno
 
-    for time in range(2 * PENDING_MAX):
+    for time in range(2 * APPLY_COUNT):
         await found.compare_and_append({"a": row("a", time, time)}, time, time + 1)
+        assert len(found.state.pending) <= APPLY_COUNT + 1
 
-    assert len(found.state.pending) == 1
+    assert found.shard("a").machine.seqno == before + 1
+    assert len(await held(found, "a", 2 * APPLY_COUNT - 1)) == 2 * APPLY_COUNT
 
 
 async def test_a_state_is_bounded_where_appliers_die() -> None:
@@ -202,8 +203,8 @@ async def test_expected_upper_decides_and_the_newest_is_told(place: Place) -> No
     second = await other.try_compare_and_append({"b": row("b", 1, 0)}, 0, 1)
 
     assert (first, second) == (
-        Appended(COMMITTED, Frontier.at(1)),
-        Appended(MISMATCH, Frontier.at(1)),
+        AppendResult(COMMITTED, Frontier.at(1)),
+        AppendResult(MISMATCH, Frontier.at(1)),
     )
     assert await held(other, "b", 0) == {}
 
@@ -221,8 +222,8 @@ async def test_a_token_makes_a_retry_safe_in_another_process(place: Place) -> No
         {"a": row("a", 9, 0)}, 0, 1, token=("w", 1)
     )
 
-    assert again == Appended(ALREADY, Frontier.at(1))
-    assert other == Appended(MISMATCH, Frontier.at(2))
+    assert again == AppendResult(ALREADY, Frontier.at(1))
+    assert other == AppendResult(MISMATCH, Frontier.at(2))
     assert await held(found, "a", 1) == {("a", 1): 1, ("a", 2): 1}
 
 
@@ -234,7 +235,7 @@ async def test_a_retry_is_answered_though_its_shard_was_forgotten(place: Place) 
 
     for again in (found, transactions(place)):
         done = await again.compare_and_append({"a": row("a", 1, 0)}, 0, 1, token=("w", 0))
-        assert done == Appended(ALREADY, Frontier.at(1))
+        assert done == AppendResult(ALREADY, Frontier.at(1))
         with pytest.raises(NotRegistered):
             await again.compare_and_append({"a": row("a", 1, 1)}, 1, 2, token=("w", 1))
 
@@ -245,13 +246,13 @@ async def test_who_calls_shards_by_names_reads_on_after_they_were_forgotten(plac
     The forgetting process may have died.
     """
     found = transactions(place)
-    found.kind = Named.SHARD
+    found.kind = NamedKind.SHARD
     await found.register(place.shard(name="user.a"))
     await found.compare_and_append({"a": row("a", 1, 0)}, 0, 1)
-    with patch.object(Transactions, "applied", side_effect=KeyError), pytest.raises(KeyError):
+    with patch.object(Applier, "applied", side_effect=KeyError), pytest.raises(KeyError):
         await found.forget("a")
     reader = transactions(place)
-    reader.kind = Named.SHARD
+    reader.kind = NamedKind.SHARD
     with pytest.raises(DeadlineExceeded):
         await reader.snapshot("a", 1, timeout_us=0)
     await place.shard(name="user.a").compare_and_append(row("a", 2, 1), 1, 2)
@@ -392,9 +393,7 @@ async def test_a_forgetting_that_was_broken_off_is_ended_by_who_reads(place: Pla
     found = await committed(place, "a")
     await found.apply()
     with (
-        patch(
-            "tidelog.persist.transactions.transactions.decide_leave", side_effect=KeyError("dead")
-        ),
+        patch("tidelog.persist.transactions.applier.decide_leave", side_effect=KeyError("dead")),
         pytest.raises(KeyError),
     ):
         await found.forget("a")
@@ -411,20 +410,18 @@ async def test_a_forgotten_shard_is_read_on_by_the_name_that_users_gave_it() -> 
     """The name and the id of a shard differ, and a reader by name uses the right one."""
     place = in_memory()
     found = transactions(place)
-    found.kind = Named.SHARD
+    found.kind = NamedKind.SHARD
     await found.register(place.shard(name="user.a"))
     await found.compare_and_append({"a": row("a", 1, 0)}, 0, 1)
     assert await found.tables() == ["a"]
     with (
-        patch(
-            "tidelog.persist.transactions.transactions.decide_leave", side_effect=KeyError("dead")
-        ),
+        patch("tidelog.persist.transactions.applier.decide_leave", side_effect=KeyError("dead")),
         pytest.raises(KeyError),
     ):
         await found.forget("a")
     await found.compare_and_append({}, 1, 9)
     late = transactions(place)
-    late.kind = Named.SHARD
+    late.kind = NamedKind.SHARD
     with pytest.raises(DeadlineExceeded):
         await late.snapshot("a", 5, timeout_us=0)
     done = await place.shard(name="user.a").compare_and_append(row("a", 2, 1), 1, 6)
@@ -526,7 +523,7 @@ async def test_a_transaction_reads_before_it_writes_or_begins_anew(place: Place)
         move.write("to", row("y", 1, 1))
 
     assert (await move.commit()).verdict is COMMITTED
-    with pytest.raises(UpperMismatch, match=r"upper=\{2\} expected=\{1\}"):
+    with pytest.raises(UpperMismatch, match=r"upper=2 expected=1"):
         await other.commit()
     assert await held(found, "from", 1) == {("x", 7): 1}
     assert await held(found, "to", 1) == {("y", 3): 1}

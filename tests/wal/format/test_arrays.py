@@ -22,10 +22,7 @@ def test_binary_arrays_hold_their_values(values: list[bytes | bytearray]) -> Non
 
 @given(st.lists(st.none() | st.binary(max_size=9), max_size=9), st.integers(0, 9))
 def test_lengths_of_a_slice_are_those_of_its_values(values: list[bytes | None], start: int) -> None:
-    """The lengths of a slice, or of chunks of slices, are those of its values.
-
-    Checksums and marks of streams depend on these lengths.
-    """
+    """The lengths of a slice, on which checksums depend, are those of its values."""
     sliced = pa.array(values, pa.binary()).slice(start)
 
     lengths = lengths_of(pa.chunked_array([sliced, sliced], pa.binary()))

@@ -14,18 +14,19 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.errors import CorruptionError
-from tidelog.wal.format.json import Fields, parse, render
-from tidelog.wal.format.key_set import (
+from tidelog.wal.format.fragment_sets import (
     FILTERED_MAX,
+    LISTED_BYTES_MAX,
+    LISTED_MAX,
     REPEATS,
     KeyBloom,
     KeySet,
     encode_key_set,
     key_set_in,
     key_set_of,
+    may_hold,
 )
-from tidelog.wal.format.stream_set import LISTED_BYTES_MAX, LISTED_MAX, may_hold
+from tidelog.wal.format.json import Fields, parse, render
 
 KEYS = st.lists(st.none() | st.binary(max_size=40), max_size=60)
 
@@ -44,10 +45,7 @@ def held_of(count: int, *, times: int = 1) -> KeySet:
 
 @given(keys=KEYS)
 def test_what_a_fragment_holds_comes_back(keys: list[bytes | None]) -> None:
-    """A key set is independent of the order and the chunks of the keys, and survives storage.
-
-    A few short keys are listed exactly; more keys become a filter.
-    """
+    """A key set survives storage; a few short keys are listed, more keys become a filter."""
     held = key_set_of(column(keys))
     unique = {key for key in keys if key is not None}
 
@@ -76,10 +74,7 @@ def test_a_filter_is_seldom_wrong(count: int) -> None:
 
 
 def test_a_filter_does_not_grow_for_ever() -> None:
-    """A filter has at most 4 KiB, because a manifest stores hundreds of them.
-
-    Past `FILTERED_MAX` keys it would mostly be wrong, so no filter is stored.
-    """
+    """A filter has at most 4 KiB; past `FILTERED_MAX` keys it would be wrong, so none is stored."""
     held = held_of(FILTERED_MAX)
     assert isinstance(held, KeyBloom)
     assert len(held.bits) == 4_096
@@ -88,10 +83,7 @@ def test_a_filter_does_not_grow_for_ever() -> None:
 
 
 def test_nothing_is_recorded_where_it_would_skip_nothing() -> None:
-    """If each key repeats often, a fragment stores no filter, because it would skip nothing.
-
-    A list of a few keys is stored in any case.
-    """
+    """A filter over keys that each repeat often would skip nothing, so none is stored."""
     assert isinstance(held_of(17, times=REPEATS - 1), KeyBloom)
     assert held_of(17, times=REPEATS) is None
     assert may_hold(None, b"anything")
@@ -106,18 +98,12 @@ def test_nothing_is_recorded_where_it_would_skip_nothing() -> None:
 
 
 def test_long_keys_are_not_listed() -> None:
-    """Long keys become a filter.
-
-    Sixteen of the longest would take a quarter of a megabyte in each fragment.
-    """
+    """Long keys become a filter: sixteen of the longest would add 256 KiB to each fragment."""
     assert isinstance(key_set_of(column([b"%d" % n * 500 for n in range(3)])), KeyBloom)
 
 
 def test_filters_are_pinned() -> None:
-    """The bits of a filter follow a fixed formula, because filters are stored.
-
-    A changed formula would make readers skip records.
-    """
+    """The bits of a stored filter are fixed: another formula would make readers skip records."""
     keys: list[bytes | None] = [b"%d" % n * (1 + n % 40) for n in range(40)]
     held = key_set_of(column([*keys, b""]))
     assert isinstance(held, KeyBloom)
@@ -132,48 +118,3 @@ def test_filters_are_pinned() -> None:
     assert (len(held.bits), held.hashes) == (52, 7)
     assert held.bits == bytes(expected)
     assert xxhash.xxh3_64_hexdigest(held.bits) == "7e6ef3f95cac35e0"
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.just("any"),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["bits", "hashes", "x"]), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-@given(value=VALUES)
-def test_garbage_is_refused(value: object) -> None:
-    """A stored value either raises CorruptionError or decodes to a key set that encodes again."""
-    try:
-        held = key_set_in(stored(value), "keys")
-    except CorruptionError:
-        return
-    assert key_set_in(stored(encode_key_set(held)), "keys") == held
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        ["YQ==", "YQ=="],
-        ["Yg==", "YQ=="],
-        ["?"],
-        [""] * 17,
-        {"bits": "", "hashes": 1},
-        {"bits": "AA==", "hashes": 0},
-        {"bits": "AA==", "hashes": 17},
-        {"bits": "A" * 8_000, "hashes": 1},
-        "some",
-        3,
-    ],
-)
-def test_what_was_never_written_is_refused(value: object) -> None:
-    """Values that no writer produces raise CorruptionError.
-
-    The cases are duplicates, wrong order, wrong base64, too many keys, bad filters and unknown
-    words.
-    """
-    with pytest.raises(CorruptionError):
-        key_set_in(stored(value), "keys")

@@ -78,10 +78,7 @@ def test_an_epoch_is_shared_with_a_log_that_can_be(log: str) -> None:
     ("start", "limit"), [(0, ERASED_MAX + 1), (0, 2**40), (2**40, 0), (3, 2), (0, 2**64 - 1)]
 )
 def test_a_plan_is_refused_before_its_paths_are_listed(start: int, limit: int) -> None:
-    """A collection plan with too many fragment numbers is refused before its paths are built.
-
-    The collector makes one path for each number, so one changed digit could exhaust memory.
-    """
+    """A plan with too many fragments is refused before its paths could exhaust the memory."""
     plan = Garbage(fragments_start=start, fragments_limit=limit)
 
     with pytest.raises(CorruptionError, match="fragments_to_drop_limit"):

@@ -14,16 +14,15 @@ import pytest
 
 from kit.clocks import OneThread
 from kit.goldens import objects
+from kit.protocols import ALL
 from tidelog.errors import CorruptionError
 from tidelog.store.memory import MemoryStore
 from tidelog.wal.describe import outline_log
 from tidelog.wal.format.manifest import MANIFEST
-from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
 from tidelog.wal.logs import Logs
 
 Json = dict[str, Any]
-ALL = Keep(share_max=1)
 FOLDER = "log/source/"
 
 
@@ -105,10 +104,7 @@ async def changed(change: str) -> tuple[MemoryStore, Logs, Log]:
 
 @pytest.mark.parametrize("ask", ASKS)
 async def test_it_is_told_and_nothing_is_built_upon_it(ask: str) -> None:
-    """An operation on a contradictory log raises CorruptionError and writes nothing but cursors.
-
-    Otherwise a copy, an append or a collection could turn it into a log that scrubs clean.
-    """
+    """An operation on a contradictory log raises CorruptionError and writes only cursors."""
     for change in CHANGES:
         store, logs, log = await changed(change)
         before = dict(store.objects)

@@ -21,7 +21,7 @@ from kit.goldens import NAMES, objects
 from tidelog.errors import CorruptionError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object
-from tidelog.testing.recorded import Recorded
+from tidelog.testing.recorded import RecordedStore
 from tidelog.wal.format.manifest import MANIFEST
 from tidelog.wal.log import Log
 from tidelog.wal.logs import Logs
@@ -106,10 +106,7 @@ def changed(log: Bytes) -> Iterator[tuple[str, Any, dict[str, bytes]]]:
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_no_change_of_a_tree_is_served(name: str) -> None:
-    """A read of a log with one changed value returns all written records or raises CorruptionError.
-
-    It never leaves records out.
-    """
+    """A read of a log with a changed value returns all written records or raises."""
     log = objects(name)
     whole = await rows_of(log)
     cases = list(changed(log))
@@ -126,11 +123,7 @@ async def test_no_change_of_a_tree_is_served(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a_tiny", "f_bootstrap", "h_all_collected", "b_snapshots"])
 async def test_bounds_are_wrong_in_what_the_docs_list_alone(name: str) -> None:
-    """Only the changes that docs/internals/wal3.md lists can alter the bounds without an error.
-
-    They are the end of the newest fragment, and the start of a log that is empty or was never
-    collected.
-    """
+    """Only the changes that docs/internals/wal3.md lists alter the bounds without an error."""
     log = objects(name)
     document = json.loads(log[MANIFEST])
     bounds = await (await opened(log)).bounds()
@@ -156,10 +149,7 @@ async def test_bounds_are_wrong_in_what_the_docs_list_alone(name: str) -> None:
 @pytest.mark.parametrize("protocol", ["slot", "manifest"])
 @pytest.mark.parametrize("field", ["start", "limit"])
 async def test_a_copy_does_not_launder_a_loss(protocol: str, field: str) -> None:
-    """A copy of a damaged log raises CorruptionError and creates no log.
-
-    The copy has fresh checksums, so a loss in it could never be detected.
-    """
+    """A copy of a damaged log raises: its fresh checksums would hide the loss."""
     log = objects("d_copy")
     document = json.loads(log[MANIFEST])
     for number in (0, 12, len(document["fragments"]) - 1):
@@ -177,10 +167,7 @@ async def test_a_copy_does_not_launder_a_loss(protocol: str, field: str) -> None
 
 @pytest.mark.parametrize("field", ["setsum", "acc_bytes", "initial_offset"])
 async def test_nobody_appends_to_a_manifest_that_contradicts_itself(field: str) -> None:
-    """An append to a manifest that contradicts itself raises CorruptionError.
-
-    New records would be lost together with the wrong sum or position.
-    """
+    """An append to a contradictory manifest raises, so no new record can be lost with it."""
     log = objects("d_copy")
     document = json.loads(log[MANIFEST])
     values = {"setsum": "0" * 64, "acc_bytes": 7, "initial_offset": {"offset": 2}}
@@ -194,10 +181,7 @@ async def test_nobody_appends_to_a_manifest_that_contradicts_itself(field: str) 
 @pytest.mark.parametrize("change", [-1, 1, 256, 2**40])
 @pytest.mark.parametrize("name", ["a_tiny", "d_copy", "b_snapshots"])
 async def test_nobody_appends_where_a_changed_limit_says(name: str, change: int) -> None:
-    """An append checks the newest fragment if the manifest's limit may be wrong.
-
-    No other field states the next position.
-    """
+    """An append checks the newest fragment, because no other field states the next position."""
     log = objects(name)
     document = json.loads(log[MANIFEST])
     at = ("fragments", len(document["fragments"]) - 1, "limit", "offset")
@@ -216,7 +200,7 @@ async def test_no_path_leads_out_of_a_log(where: str, path: str) -> None:
     log = objects("b_snapshots")
     field = "path" if where == "fragments" else "path_to_snapshot"
     data = with_value(json.loads(log[MANIFEST]), (where, 0, field), path)
-    store = Recorded(store_of({**log, MANIFEST: data}))
+    store = RecordedStore(store_of({**log, MANIFEST: data}))
 
     try:
         reader = await open_log(store, name="log", clock=OneThread(), writer="looker")
@@ -243,10 +227,7 @@ async def test_a_changed_limit_costs_no_memory() -> None:
 
 
 async def test_a_snapshot_that_names_itself_is_not_followed() -> None:
-    """A reader rejects a snapshot that names itself or a snapshot of its own depth.
-
-    Each step down the tree must reduce the depth.
-    """
+    """A snapshot that names itself, or one of its own depth, raises CorruptionError."""
     log = objects("b_snapshots")
     requests = 0
     for key in [key for key in log if key.startswith("snapshot/")]:
@@ -261,7 +242,7 @@ async def test_a_snapshot_that_names_itself_is_not_followed() -> None:
             }
             pointer = {**document["snapshots"][child], **own}
             data = with_value(document, ("snapshots", child), pointer)
-            store = Recorded(store_of({**log, key: data}))
+            store = RecordedStore(store_of({**log, key: data}))
             found = await open_log(store, name="log", clock=OneThread(), writer="looker")
             with pytest.raises(CorruptionError):
                 await read_all(found)

@@ -33,18 +33,12 @@ def after(cores: int, times: list[tuple[int, int]]) -> ScanPace:
 def test_a_quick_store_is_not_asked_ahead(
     cores: int, fetch_us: int, check_us: int, wanted: int
 ) -> None:
-    """A scan wants one object for each core, plus those fetched during the checks.
-
-    More objects would only use memory.
-    """
+    """A scan of a quick store wants one object for each core; more would only use memory."""
     assert after(cores, [(fetch_us, check_us)] * 5).wanted() == wanted
 
 
 def test_what_is_not_known_yet_limits_nothing() -> None:
-    """A scan without measurements may fetch the maximum.
-
-    It begins with one object and has a measurement before the next.
-    """
+    """A scan without a measurement may fetch the maximum."""
     assert ScanPace(cores=1).wanted() == AT_ONCE_MAX
 
 

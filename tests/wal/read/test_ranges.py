@@ -24,10 +24,7 @@ async def log(request: pytest.FixtureRequest) -> AsyncIterator[Log]:
 
 
 async def test_a_range_that_ends_before_it_starts(log: Log) -> None:
-    """A limit below the start raises UsageError.
-
-    The caller probably took the limit for a number of records.
-    """
+    """A limit below the start raises UsageError: the caller probably meant a count."""
     for call in (
         lambda: anext(log.scan(5, limit=2)),
         lambda: log.fragments(5, limit=2),
@@ -40,10 +37,7 @@ async def test_a_range_that_ends_before_it_starts(log: Log) -> None:
 
 
 async def test_a_range_past_the_end(log: Log) -> None:
-    """A start after the next position raises UsageError.
-
-    In particular, a scrub must not report a range without records as clean.
-    """
+    """A start after the next position raises: a scrub must not call an empty range clean."""
     for call in (
         lambda: anext(log.scan(99)),
         lambda: log.fragments(99),
@@ -55,10 +49,7 @@ async def test_a_range_past_the_end(log: Log) -> None:
 
 
 async def test_the_next_position_is_no_mistake(log: Log) -> None:
-    """A range may start at the next position.
-
-    A reader that resumes there may find no new record.
-    """
+    """A range may start at the next position, because a reader may resume there."""
     assert [table async for table in log.scan(6)] == []
     assert await log.fragments(6) == []
     assert (await log.scrub(6)).is_clean

@@ -17,19 +17,17 @@ from sim.kernel.loop import run
 from tidelog.core.clock import SystemClock
 from tidelog.core.setsum import Setsum
 from tidelog.store.memory import MemoryStore
-from tidelog.testing.faulty import Delayed
-from tidelog.testing.recorded import Recorded
-from tidelog.wal.format.epoch import Epoch
+from tidelog.testing.faulty import DelayedStore
+from tidelog.testing.recorded import RecordedStore
 from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.link import Tail, fragment_of
-from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
+from tidelog.wal.format.link import Epoch, Tail, fragment_of
+from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest, tail_of
 from tidelog.wal.format.manifest_update import Rollover
 from tidelog.wal.format.slot_object import encode_data, place_slot_records
 from tidelog.wal.format.snapshot import encode_snapshot
+from tidelog.wal.read.head import TreeReader
 from tidelog.wal.read.record_reader import RecordReader
-from tidelog.wal.read.tree_reader import TreeReader
-from tidelog.wal.slot_protocol.chain import tail_of
 from tidelog.wal.slot_protocol.checkpoint import roll_all
 from tidelog.wal.slot_protocol.reader import SlotReader
 
@@ -92,12 +90,8 @@ async def _next(store: MemoryStore, tail: Tail, *, stored: bool) -> tuple[Fragme
 
 
 async def test_the_first_record_of_a_deep_log_takes_four_requests() -> None:
-    """The first record of a deep log costs at most four gets.
-
-    They read the manifest, a snapshot of each level and the fragment; 2,000,000 fragments make a
-    tree of the same depth.
-    """
-    store = Recorded(await log_of(128 * 128 + 300, objects=2))
+    """The first record costs at most four gets: manifest, one snapshot per level, fragment."""
+    store = RecordedStore(await log_of(128 * 128 + 300, objects=2))
 
     async for records in SlotReader(store=store, clock=CLOCK).scan():
         assert records.column("position").to_pylist() == [1]
@@ -109,7 +103,9 @@ async def test_the_first_record_of_a_deep_log_takes_four_requests() -> None:
 
 async def test_a_scan_does_not_run_ahead_of_its_reader() -> None:
     """A scan of a long log fetches at most eight objects, and one snapshot of each level, ahead."""
-    store = Recorded(await log_of(200, objects=200, rollover=Rollover(fragments=4, snapshots=4)))
+    store = RecordedStore(
+        await log_of(200, objects=200, rollover=Rollover(fragments=4, snapshots=4))
+    )
     read = 0
 
     async for records in SlotReader(store=store, clock=CLOCK).scan():
@@ -124,15 +120,12 @@ async def test_a_scan_does_not_run_ahead_of_its_reader() -> None:
 
 @pytest.mark.parametrize("lanes", [1, 16])
 def test_objects_are_fetched_side_by_side(lanes: int) -> None:
-    """A scan fetches objects concurrently, from one lane or many.
-
-    Forty objects take at most as long as fifteen requests in sequence.
-    """
+    """Forty objects, from one lane or many, take the time of at most fifteen requests."""
 
     async def main() -> float:
         inner = await log_of(40, objects=40, lanes=lanes)
         clock = SimClock(1)
-        store = Delayed(inner, clock=clock, delay_us=lambda *_: 100_000)
+        store = DelayedStore(inner, clock=clock, delay_us=lambda *_: 100_000)
         begun = asyncio.get_running_loop().time()
         found = [t async for t in SlotReader(store=store, clock=clock).scan()]
         assert len(found) == 40
@@ -142,10 +135,7 @@ def test_objects_are_fetched_side_by_side(lanes: int) -> None:
 
 
 async def test_objects_are_checked_side_by_side() -> None:
-    """A scan checks objects in several threads.
-
-    Decoding and hashing release the interpreter lock, so one core is not enough.
-    """
+    """A scan decodes and hashes in several threads, because one core is not enough."""
     pair = threading.Barrier(2, timeout=120)
 
     def codec(_: bytes, fragment: Fragment) -> pa.Table:

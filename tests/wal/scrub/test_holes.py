@@ -46,10 +46,7 @@ async def written(folder: Path) -> None:
 
 @pytest.mark.parametrize("role", OF_ROLES)
 async def test_a_file_of_holes_is_told(role: str, tmp_path: Path) -> None:
-    """A read of a sparse file raises CorruptionError.
-
-    The file uses no disk space, but its size exceeds the memory.
-    """
+    """A read of a sparse file that exceeds the memory raises CorruptionError."""
     await written(tmp_path)
     os.truncate(OF_ROLES[role](tmp_path), HUGE)
 
@@ -63,10 +60,7 @@ async def test_a_file_of_holes_is_told(role: str, tmp_path: Path) -> None:
 
 
 async def test_a_scrub_goes_on_past_a_file_of_holes(tmp_path: Path) -> None:
-    """A scrub reports a sparse file like any other damaged object.
-
-    It checks the rest of the log.
-    """
+    """A scrub reports a sparse file and checks the rest of the log."""
     await written(tmp_path)
     path = OF_ROLES["object"](tmp_path)
     os.truncate(path, HUGE)

@@ -60,10 +60,7 @@ async def read_pin(log: Log) -> list[int]:
 
 @pytest.mark.parametrize("change", CHANGES)
 async def test_a_pin_that_does_not_fit_is_told(change: str) -> None:
-    """A read by an inconsistent pin raises CorruptionError.
-
-    Otherwise readers and forks would miss records without an error.
-    """
+    """A read by an inconsistent pin raises CorruptionError instead of missing records."""
     store, log = await pinned()
     (key,) = [key for key in store.objects if key.startswith(PINS)]
     assert await read_pin(log) == [1, 2, 3, 4]

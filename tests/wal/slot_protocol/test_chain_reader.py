@@ -8,23 +8,22 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from kit.protocols import CLOCK, make_slots
+from kit.protocols import CLOCK, cursors_on, slot_store
 from kit.saturated import saturated
-from kit.stores import Interposed
+from kit.stores import InterposedStore, Once
 from sim.kernel.loop import run
 from tidelog.spark.log_view import open_view
-from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing.recorded import Recorded
+from tidelog.testing.recorded import RecordedStore
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.link import DataLink
+from tidelog.wal.format.manifest import tail_of
 from tidelog.wal.format.slot_object import decode_link
 from tidelog.wal.format.streams import OPEN, Control
 from tidelog.wal.gc.collector import Collector
-from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.read.head import load_head
 from tidelog.wal.read.stream_selection import Selection
-from tidelog.wal.slot_protocol.chain import Step, tail_of
+from tidelog.wal.slot_protocol.chain import Step
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
 from tidelog.wal.slot_protocol.link_reader import read_link
@@ -78,11 +77,7 @@ ASKED = [(_bounds, *pace) for pace in PACES] + [
 def test_the_end_of_a_log_is_found_while_a_writer_is_saturated(
     ask: Callable[[SlotReader], Awaitable[int]], put_ms: int, get_ms: int, alpha: int
 ) -> None:
-    """A reader finds the end of a log although a fast writer keeps appending.
-
-    It looks only for slots that exist when it asks. A reader that chased the writer would never
-    end.
-    """
+    """A reader that looks only for slots that exist when it asks ends while a writer goes on."""
 
     async def work() -> None:
         async with saturated(put_ms=put_ms, get_ms=get_ms, alpha=alpha) as busy:
@@ -100,10 +95,7 @@ def test_the_end_of_a_log_is_found_while_a_writer_is_saturated(
 
 @pytest.mark.parametrize("stream", [None, b"nobody's"])
 def test_a_scan_ends_while_a_writer_is_saturated(stream: bytes | None) -> None:
-    """A scan ends at the records that existed when it began.
-
-    This holds for a slow caller and for an absent stream.
-    """
+    """A scan ends at the records that existed when it began, also for an absent stream."""
 
     async def work() -> None:
         async with saturated(put_ms=20, get_ms=20, alpha=4) as busy:
@@ -132,25 +124,23 @@ async def roll_up(store: Store, *, slot: int) -> None:
     await Checkpointer(store=store, clock=CLOCK, writer="r").roll_up(head, steps)
 
 
-async def slots_of(count: int, *, lanes: int = 1, size: int = 1) -> tuple[Recorded, SlotReader]:
+async def slots_of(
+    count: int, *, lanes: int = 1, size: int = 1
+) -> tuple[RecordedStore, SlotReader]:
     """Return a log of one-record slots whose manifest names an epoch, but no slot."""
-    store = MemoryStore()
-    await make_slots(store)
+    store = await slot_store()
     shape = Shape(lanes=lanes, alpha=4, rollup_slots=2**20, rollup_interval_us=2**50)
     batching = Batching(interval_us=0)
     writer = SlotWriter(store=store, clock=CLOCK, writer="w", shape=shape, batching=batching)
     for number in range(count):
         await writer.append([random.Random(number).randbytes(size)])
     await roll_up(store, slot=1)
-    recorded = Recorded(store)  # The writer crashes here: it is never closed.
+    recorded = RecordedStore(store)  # The writer crashes here: it is never closed.
     return recorded, SlotReader(store=recorded, clock=CLOCK)
 
 
 async def test_the_end_is_found_by_links() -> None:
-    """A reader finds the end by links, not bodies.
-
-    A log may have any number of bytes that the manifest does not name yet.
-    """
+    """A reader finds the end by links and reads no bodies."""
     store, reader = await slots_of(20, size=300_000)
 
     end = await reader.end()
@@ -161,10 +151,7 @@ async def test_the_end_is_found_by_links() -> None:
 
 
 async def test_an_idle_log_is_asked_three_times() -> None:
-    """The bounds of an idle log cost three requests.
-
-    They read the manifest, the next slot and a newer manifest.
-    """
+    """The bounds of an idle log cost three gets: manifest, next slot, newer manifest."""
     store, reader = await slots_of(0)
 
     assert (await reader.bounds()).next == 1
@@ -182,11 +169,7 @@ async def test_lanes_are_listed_as_far_as_there_is_something(lanes: int) -> None
 
 
 async def test_what_was_missing_when_looked_for_is_not_read() -> None:
-    """A walk stops at the slot that was missing when the reader looked.
-
-    The reader ignores an object that appears there later, and all slots after it: none of them was
-    acknowledged then.
-    """
+    """A walk stops at the missing slot, although that slot and later ones appear afterwards."""
     store, reader = await slots_of(6)
     tail = tail_of((await load_head(store)).manifest)
     fourth = tail.epoch.path(4)
@@ -202,12 +185,8 @@ async def test_what_was_missing_when_looked_for_is_not_read() -> None:
 
 @pytest.mark.parametrize("count", [1, 300])
 async def test_a_long_link_takes_a_second_request(count: int) -> None:
-    """A link that exceeds the first read costs one more request.
-
-    A fragment can open so many streams that its link is that long.
-    """
-    store = MemoryStore()
-    await make_slots(store)
+    """A link that exceeds the first read, as one of many streams may, costs one more request."""
+    store = await slot_store()
     writer = SlotWriter(store=store, clock=CLOCK, writer="w", batching=Batching(interval_us=0))
     names = [b"%0500d" % number for number in range(count)]
     opened = [writer.control(Control(op=OPEN, stream=name)) for name in names]
@@ -216,16 +195,13 @@ async def test_a_long_link_takes_a_second_request(count: int) -> None:
     path = max([entry.key async for entry in store.list(f"epoch/{tail.epoch.name}/")])
     data = (await store.get(path)).data
 
-    recorded = Recorded(store)
+    recorded = RecordedStore(store)
     assert await read_link(recorded, path, len(data)) == (decode_link(data, path=path), len(data))
     assert len(recorded.records) == 1 + (count > 1)
 
 
 async def test_an_object_of_another_size_than_was_listed_is_read_whole() -> None:
-    """A reader uses the object that exists now, even if its size differs from the listing.
-
-    A slow writer can put a fence in place of collected data.
-    """
+    """A reader uses the object that exists now: a slow writer's fence may differ in size."""
     store, reader = await slots_of(1, size=100_000)
     tail = (await reader.end()).tail
     path = tail.epoch.path(1)
@@ -236,27 +212,21 @@ async def test_an_object_of_another_size_than_was_listed_is_read_whole() -> None
 
 
 async def test_what_was_collected_while_one_looked_is_no_end() -> None:
-    """A slot that was collected during the look is not the end.
-
-    The slots after it were acknowledged long before.
-    """
+    """A slot that was collected during the look is not the end of the log."""
     store, _ = await slots_of(9)
     await roll_up(store, slot=3)
     tail = tail_of((await load_head(store)).manifest)
-    cursors = Cursors(store=store, clock=CLOCK, writer="w")
+    cursors = cursors_on(store, "w")
     witness = await cursors.create("c", 1)
-    looks = 0
 
-    async def collect(op: str, key: str) -> None:
-        nonlocal looks
-        if (op, key) == ("get", tail.path) and not looks:
-            looks += 1
-            await roll_up(store, slot=7)
-            await cursors.save(witness, 6)
-            await Collector(store=store, clock=CLOCK, writer="c", grace_us=0).collect()
-            assert tail.path not in [entry.key async for entry in store.list("epoch/")]
+    async def collect() -> None:
+        await roll_up(store, slot=7)
+        await cursors.save(witness, 6)
+        await Collector(store=store, clock=CLOCK, writer="c", grace_us=0).collect()
+        assert tail.path not in [entry.key async for entry in store.list("epoch/")]
 
-    reader = SlotReader(store=Interposed(store, after=collect), clock=CLOCK)
+    hook = Once("get", tail.path, collect)
+    reader = SlotReader(store=InterposedStore(store, after=hook), clock=CLOCK)
     bounds = await reader.bounds()
 
-    assert (looks, bounds.oldest, bounds.next) == (1, 6, 10)
+    assert (hook.met, bounds.oldest, bounds.next) == (tail.path, 6, 10)

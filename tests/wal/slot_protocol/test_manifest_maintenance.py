@@ -27,7 +27,7 @@ PUT_US = 20_000
 A_STEP = cast(Step, None)  # `ManifestMaintenance` never reads it.
 
 
-class Told(Checkpointer):
+class TimedCheckpointer(Checkpointer):
     """A checkpointer that records the time of each roll-up, and the number of its steps."""
 
     clock: SimClock
@@ -48,13 +48,13 @@ class Told(Checkpointer):
         return head
 
 
-def rolled_up(*, slots_a_second: int, seconds: float) -> Told:
+def rolled_up(*, slots_a_second: int, seconds: float) -> TimedCheckpointer:
     """Return the roll-ups of a writer that commits slots at a steady rate."""
-    found: list[Told] = []
+    found: list[TimedCheckpointer] = []
 
     async def main() -> None:
         clock, queue = SimClock(1), Queue(batching=Batching())
-        told = Told(clock)
+        told = TimedCheckpointer(clock)
         maintenance = ManifestMaintenance(
             checkpointer=told, queue=queue, clock=clock, slots=SLOTS, interval_us=1_000_000
         )
@@ -62,8 +62,8 @@ def rolled_up(*, slots_a_second: int, seconds: float) -> Told:
         task = asyncio.create_task(maintenance.run())
         for _ in range(int(slots_a_second * seconds)):
             await clock.sleep(1_000_000 // slots_a_second)
-            maintenance.add(A_STEP)
-            queue.changed.notify()
+            maintenance.steps.append(A_STEP)
+            queue.notify()
         task.cancel()
         found.append(told)
 
@@ -73,11 +73,7 @@ def rolled_up(*, slots_a_second: int, seconds: float) -> Told:
 
 @pytest.mark.parametrize("slots_a_second", [400, 1_600])
 def test_others_have_a_turn_at_the_manifest(slots_a_second: int) -> None:
-    """A busy writer regularly leaves the manifest alone for a while.
-
-    Otherwise a collector or a fork whose gets are slower than the writer's puts would lose every
-    race.
-    """
+    """A busy writer regularly leaves the manifest to slower processes, which must win a race."""
     at_us = rolled_up(slots_a_second=slots_a_second, seconds=8).at_us
 
     apart_us = [after - before for before, after in itertools.pairwise(at_us)]

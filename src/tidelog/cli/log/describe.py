@@ -1,26 +1,113 @@
-"""``tidelog log describe``: a log's bounds, a drawing of its tree, its epochs, cursors, pins."""
+"""``tidelog log list``, ``describe`` and ``scrub``: show and check logs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidelog.cli.command import AsJson, LogName, on_location
-from tidelog.cli.log.cursor import CursorInfo, cursors_of
-from tidelog.cli.log.pin import PinInfo, pins_of
-from tidelog.cli.output import bytes_text, choose_format, count_text, print_fields, print_json
+from tidelog.cli.command import AsJson, Damaged, LogName, location_url, on_location
+from tidelog.cli.engine import check_installed, scrub_on_spark
+from tidelog.cli.log.holds import CursorInfo, PinInfo, cursors_of, pins_of
+from tidelog.cli.log.options import Start, To, check_range, on_log
+from tidelog.cli.output import (
+    Column,
+    Field,
+    bytes_text,
+    count_text,
+    print_table,
+    say,
+    show,
+    write_text,
+)
+from tidelog.core.clock import run_all
+from tidelog.errors import (
+    CopyUnfinished,
+    LocationError,
+    ManifestLost,
+    NoSuchLog,
+    TidelogError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from tidelog.location import Location
     from tidelog.wal.describe import LogInfo, Outline, TreeNode
-    from tidelog.wal.format.epoch import Epoch
+    from tidelog.wal.format.link import Epoch
+    from tidelog.wal.log import Log
+    from tidelog.wal.scrub.report import ScrubReport
 
 EPOCHS_SHOWN: Final = 5
 
-Fields = list[tuple[str, str | list[str]]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A log that cannot be described, and the error."""
+
+    name: str
+    error: TidelogError
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values."""
+        return {"name": self.name, "error": str(self.error), "error_kind": self.error.kind}
+
+
+def list_logs(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the logs and their contents; a damaged log does not hide the others.
+
+    An interrupted copy is listed with the commands that finish or remove it.
+
+    Exit status: 1 if a log cannot be read.
+    """
+    found = on_location(context, logs_of)
+    unreadable = [one for one in found if isinstance(one, Unreadable)]
+    # An interrupted copy is not yet a log, and it damages no other log.
+    damaged = [one for one in unreadable if not isinstance(one.error, CopyUnfinished)]
+    columns: tuple[Column[LogInfo], ...] = (
+        Column("name", lambda one: one.name),
+        Column("protocol", lambda one: one.protocol),
+        Column("records", lambda one: f"{one.records:,}", right=True),
+        Column("bytes", lambda one: bytes_text(one.bytes), right=True),
+        Column("oldest", lambda one: str(one.oldest), right=True),
+        Column("next", lambda one: str(one.next), right=True),
+        Column("sealed", lambda one: "yes" if one.seal else ""),
+    )
+    whole = [one for one in found if not isinstance(one, Unreadable)]
+    none_yet = "No logs yet. Create one: tidelog log create NAME"
+    text = partial(print_table, whole, columns) if whole else None if found else none_yet
+    show([one.to_dict() for one in found], text, as_json=as_json)
+    for one in unreadable:
+        say(f"{one.name}: {one.error}")
+    if damaged:
+        told = count_text(len(damaged), "log")
+        raise Damaged(f"{told} cannot be read: see above")
+
+
+async def logs_of(location: Location) -> list[LogInfo | Unreadable]:
+    """Return descriptions of all logs of a location, in the order of their names.
+
+    Raises:
+        LocationError: the store failed.
+    """
+    from tidelog.core.lookahead import AT_ONCE_MAX
+
+    work = [partial(_described, location, name) for name in await location.logs.found()]
+    return [one for one in await run_all(work, at_once=AT_ONCE_MAX) if one is not None]
+
+
+async def _described(location: Location, name: str) -> LogInfo | Unreadable | None:
+    """Describe a log; None if it was dropped."""
+    try:
+        return await (await location.log(name)).describe()
+    except LocationError:
+        raise
+    except TidelogError as error:
+        if isinstance(error, NoSuchLog) and not isinstance(error, ManifestLost):
+            return None
+        return Unreadable(name=name, error=error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +119,7 @@ class LogFacts:
     cursors: list[CursorInfo]
     pins: list[PinInfo]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain values."""
         return {
             **self.log.to_dict(),
@@ -47,22 +134,18 @@ def describe(
     name: LogName,
     *,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Read every snapshot, and show the whole tree.")
+        bool, typer.Option("--deep", help="Read and show all nodes of the manifest tree.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a log's bounds, manifest tree, epochs, cursors and pins."""
-    found = on_location(context, lambda location: _describe(location, name, deep=deep))
-    if choose_format(None, as_json=as_json) == "json":
-        print_json(found.to_dict())
-    else:
-        print_fields(fields_of(found))
+    found = on_log(context, name, lambda log: _describe(log, deep=deep))
+    show(found.to_dict(), _fields_of(found), as_json=as_json)
 
 
-async def _describe(location: Location, name: str, *, deep: bool) -> LogFacts:
+async def _describe(log: Log, *, deep: bool) -> LogFacts:
     from tidelog.wal.describe import outline_log
 
-    log = await location.log(name)
     return LogFacts(
         log=await log.describe(),
         outline=await outline_log(log.store, log.clock, deep=deep),
@@ -71,13 +154,13 @@ async def _describe(location: Location, name: str, *, deep: bool) -> LogFacts:
     )
 
 
-def fields_of(found: LogFacts) -> Fields:
+def _fields_of(found: LogFacts) -> list[Field]:
     """Return the fields that describe a log to people."""
     log = found.log
     records = f"{log.records:,}"
     if log.records:
         records += f", positions {log.oldest:,} to {log.next - 1:,}"
-    fields: Fields = [
+    fields: list[Field] = [
         ("name", log.name),
         ("protocol", log.protocol),
         ("records", f"{records}; the next is {log.next:,}"),
@@ -92,12 +175,12 @@ def fields_of(found: LogFacts) -> Fields:
     return fields
 
 
-def _slot_fields(log: LogInfo, outline: Outline) -> Fields:
+def _slot_fields(log: LogInfo, outline: Outline) -> list[Field]:
     epochs = outline.epochs
     shown = [_epoch_line(epoch) for epoch in epochs[-EPOCHS_SHOWN:]]
     if len(epochs) > EPOCHS_SHOWN:
         shown.insert(0, f"{count_text(len(epochs) - EPOCHS_SHOWN, 'earlier epoch')}")
-    fields: Fields = [("epochs", shown)]
+    fields: list[Field] = [("epochs", shown)]
     if (origin := outline.origin) is not None:
         fields.append(("fork of", f"{origin.log}, whose pin {origin.pin} keeps the shared records"))
     if (seal := log.seal) is not None:
@@ -144,3 +227,46 @@ def _drawn(nodes: Sequence[TreeNode], indent: str = "") -> Iterator[str]:
         held = f"{what}: {node.start:,} to {node.limit - 1:,}, {bytes_text(node.bytes)}"
         yield f"{indent}{corner if indent or len(nodes) > 1 else ''}{held}"
         yield from _drawn(children, indent + below)
+
+
+def scrub(
+    context: typer.Context,
+    name: LogName,
+    *,
+    start: Start = 0,
+    limit: To = None,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Read and check records in Spark's executors.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read all stored data, check it, and report every problem.
+
+    With --from or --to, the command reads only that range. It then checks no cursors, and no
+    objects that the log does not name.
+    """
+    check_range(start, limit)
+    if spark:
+        check_installed(instead="omit --spark")
+        if start or limit is not None:
+            raise UsageError("Spark scrubs a whole log: omit --from and --to, or omit --spark")
+
+    async def work(log: Log) -> ScrubReport | None:
+        # Spark takes seconds to start, so a wrong name must fail here first.
+        return None if spark else await log.scrub(start, limit=limit)
+
+    found = on_log(context, name, work) or scrub_on_spark(location_url(context), name)
+    show(found.to_dict(), partial(_tell, found), as_json=as_json)
+    if not found.is_clean:
+        raise Damaged(f"the log {name!r} is damaged: restore the objects named above")
+
+
+def _tell(found: ScrubReport) -> None:
+    for problem in found.problems:
+        write_text(f"{problem.path}: {problem.why}\n")
+    read = count_text(found.records, "record"), count_text(found.fragments, "object")
+    say(
+        f"{read[0]} in {read[1]} read, {bytes_text(found.bytes_read)}; "
+        f"{count_text(len(found.problems), 'problem')}; "
+        f"{count_text(len(found.unnamed), 'object')} that the log does not name"
+    )

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from tidelog.cli.output import FORMATS, choose_format
+from tidelog.cli.command import on_location, wait_us
+from tidelog.cli.output import count_text, show
 from tidelog.core.arguments import quoted
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
+    from tidelog.location import Location
+    from tidelog.wal.describe import LogInfo
     from tidelog.wal.gc.deletion import Pace
+    from tidelog.wal.log import Log
 
-GRACE_SECONDS: Final = 60.0
+T = TypeVar("T")
+
+GRACE: Final = "60s"
 
 Start = Annotated[
     int,
     typer.Option(
-        "--from", metavar="POSITION", help="The first position. The default is the oldest."
+        "--from", metavar="POSITION", help="The first position; 0 is the oldest in the log."
     ),
 ]
-Format = Annotated[
-    str | None,
+To = Annotated[
+    int | None,
     typer.Option(
-        metavar="table|json|csv|raw",
-        help="The output format; raw writes only the contents of records, one per line. The "
-        "default is a table on a terminal, else JSON lines.",
+        "--to", metavar="POSITION", help="Stop before this position. The default is the end."
     ),
 ]
 Stream = Annotated[
@@ -40,15 +45,39 @@ Control = Annotated[
     bool, typer.Option("--control", help="Also the records that open and close streams.")
 ]
 Grace = Annotated[
-    float,
+    str,
     typer.Option(
         "--grace",
-        metavar="SECONDS",
+        metavar="DURATION",
         help="How long to wait for running reads before the first deletion.",
     ),
 ]
 SourceLog = Annotated[str, typer.Argument(metavar="SOURCE", help="An existing log.")]
 NewLog = Annotated[str, typer.Argument(metavar="NAME", help="The log to create.")]
+
+
+def on_log(context: typer.Context, name: str, work: Callable[[Log], Awaitable[T]]) -> T:
+    """Open a log, and return the result of ``work`` on it."""
+
+    async def whole(location: Location) -> T:
+        return await work(await location.log(name))
+
+    return on_location(context, whole)
+
+
+def show_made(found: LogInfo, what: str, *, as_json: bool) -> None:
+    """Report a new log, as JSON or as a sentence; ``what`` says how it was made."""
+    show(
+        found.to_dict(), f"The log {found.name!r} is {what}: {range_text(found)}.", as_json=as_json
+    )
+
+
+def range_text(found: LogInfo) -> str:
+    """Return the number of records of a log and their positions."""
+    if not found.records:
+        return f"no records; the next has position {found.next:,}"
+    held = count_text(found.records, "record")
+    return f"{held}, positions {found.oldest:,} to {found.next - 1:,}"
 
 
 def check_start(start: int) -> None:
@@ -72,35 +101,6 @@ def check_range(start: int, limit: int | None) -> None:
         raise UsageError(f"--to {quoted(limit)} is not a position: positions begin at 1")
     if limit is not None and limit <= (first := max(start, 1)):
         raise UsageError(f"--to {limit} selects no position: the range begins at {quoted(first)}")
-
-
-def choose_record_format(format: str | None, *, as_json: bool) -> str:
-    """Return the format of records: ``raw``, or the choice of `choose_format`.
-
-    Raises:
-        UsageError: the format is unknown, or contradicts ``--json``.
-    """
-    if format not in (None, "raw", *FORMATS):
-        known = ", ".join((*FORMATS, "raw"))
-        raise UsageError(f"--format must be one of {known}, not {format!r}")
-    if as_json and format == "raw":
-        raise UsageError("--json and --format raw exclude each other: give one")
-    return "raw" if format == "raw" else choose_format(format, as_json=as_json)
-
-
-def time_us_of(text: str, what: str) -> int:
-    """Return a time option in microseconds since 1970; ``what`` names the option in errors.
-
-    Raises:
-        UsageError: the text is not a time.
-    """
-    from tidelog.collection.formats.times import parse_time_us
-    from tidelog.core.clock import SystemClock
-    from tidelog.wal.read.limits import check_time_us
-
-    time_us = parse_time_us(text, what=what, now_us=SystemClock().now_us())
-    check_time_us(time_us)
-    return time_us
 
 
 def check_log(name: str) -> None:
@@ -141,15 +141,13 @@ def check_place(url: str) -> None:
     open_store(url, clock=SystemClock())
 
 
-def grace_us_of(seconds: float) -> int:
+def grace_us_of(text: str) -> int:
     """Return ``--grace``, the wait before the first deletion, in microseconds.
 
     Raises:
-        UsageError: it is negative, or longer than a week.
+        UsageError: it is not a duration, or longer than a week.
     """
-    if not 0 <= seconds <= 604_800:
-        raise UsageError(f"--grace must be 0 to 604800 seconds (a week), not {seconds:g}")
-    return int(seconds * 1e6)
+    return wait_us(text, "--grace", most="7d")
 
 
 def pace_of(per_second: float | None) -> Pace:
@@ -174,7 +172,7 @@ def key_of(key: str | None) -> bytes | None:
     Raises:
         UsageError: no record can have this key.
     """
-    from tidelog.wal.format.key_set import check_key
+    from tidelog.wal.format.fragment_sets import check_key
 
     if key is None:
         return None

@@ -13,11 +13,10 @@ import pyarrow as pa
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, decode_schema
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.opened import PartOpener
-from tidelog.persist.read.pieces import Wanted, changes_in_pieces, opener_names
+from tidelog.persist.read.pieces import SnapshotQuery, changes_in_pieces, opener_names
 from tidelog.persist.read.reader import parts_between
 from tidelog.persist.read.rereading import reread
 from tidelog.persist.read.selection import each_row
-from tidelog.persist.read.snapshot import check_readable
 from tidelog.persist.read.sweep import pieces_by_key
 
 if TYPE_CHECKING:
@@ -69,13 +68,15 @@ class ShardRows:
         return reread(lambda: self._changes(since, until), partial(self._check, since))
 
     async def _check(self, time: int, error: PartMissing) -> None:
-        check_readable(await self.shard.check_replaced(error), time)
+        (await self.shard.check_replaced(error)).check_readable(time)
 
     async def _contents(self, as_of: int) -> AsyncGenerator[pa.Table, None]:
         found = self.shard.snapshot_of(self.shard.state, as_of)
         with self.wanted.sandbox() as sandbox:
             box = self.wanted.box(sandbox)
-            wanted = Wanted(as_of=as_of, columns=self.wanted.needed, box=box, is_grouped=True)
+            wanted = SnapshotQuery(
+                as_of=as_of, columns=self.wanted.needed, box=box, is_grouped=True
+            )
             pieces = pieces_by_key(found.parts, wanted, self._opener(wanted))
             predicate, left = self.wanted.predicate, self.wanted.limit
             async with aclosing(pieces):
@@ -95,7 +96,7 @@ class ShardRows:
         parts = parts_between(self.shard.state, since, until)
         with self.wanted.sandbox() as sandbox:
             box = self.wanted.box(sandbox)
-            wanted = Wanted(as_of=until, after=since, columns=self.wanted.needed, box=box)
+            wanted = SnapshotQuery(as_of=until, after=since, columns=self.wanted.needed, box=box)
             async with aclosing(changes_in_pieces(parts, wanted, self._opener(wanted))) as pieces:
                 async for piece in pieces:
                     data = self._whole.data
@@ -103,7 +104,7 @@ class ShardRows:
                     if chosen.num_rows:
                         yield chosen.select(self.change_schema.names)
 
-    def _opener(self, wanted: Wanted) -> PartOpener:
+    def _opener(self, wanted: SnapshotQuery) -> PartOpener:
         schema = self._whole
         return PartOpener(
             store=self.shard.store,

@@ -2,8 +2,8 @@
 
 Shape: the controller's state is a shard of rows ``(kind, name, value)``; the value is JSON. A
     collection names its renditions and the active one. A rendition names its shards. A source
-    names the rendition that it feeds. Dropped shards stay listed, with the kind ``dropped``,
-    until the collector has deleted their objects.
+    names the rendition that it feeds, and a table the rendition that programs write. Dropped
+    shards stay listed, with the kind ``dropped``, until the collector has deleted their objects.
 Does no I/O: see `tidelog.collection.catalog.controller`.
 Source: storage, "Renditions", "Controller".
 """
@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from tidelog.collection.formats.dialect import CsvDialect
+from tidelog.collection.formats.lines import CsvDialect
 from tidelog.errors import CorruptionError, NameTaken, NoSuchCollection
 from tidelog.persist.format.schema import ShardSchema, decode_schema, shard_schema
 
@@ -122,6 +122,22 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
         return self.csv if self.format == "csv" else None
 
 
+class TableInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A table: a collection that programs write, through the transaction shard of all tables.
+
+    Shape: a table without a ``key`` may have equal rows. ``mode`` is reserved
+        for other ways to write; this version has only "wal".
+    Units: times older than ``retain_ms`` become unreadable; None keeps the whole past.
+    """
+
+    name: str
+    rendition: str
+    key: tuple[str, ...] = ()
+    created_us: int = 0
+    mode: str = "wal"
+    retain_ms: int | None = None
+
+
 class DroppedSource(msgspec.Struct, frozen=True, kw_only=True):
     """A dropped source that may still have holds outside of the location, such as cursors.
 
@@ -148,6 +164,7 @@ class Catalog:
     sources: Mapping[str, SourceInfo] = field(default_factory=dict)
     dropped: frozenset[str] = frozenset()
     releasing: Mapping[str, DroppedSource] = field(default_factory=dict)
+    tables: Mapping[str, TableInfo] = field(default_factory=dict)
 
     def collection(self, name: str) -> CollectionInfo:
         """Return a collection.
@@ -160,8 +177,23 @@ class Catalog:
 
     def source(self, name: str) -> SourceInfo:
         """Return a source; raises like `collection`."""
+        if name in self.tables:
+            raise NoSuchCollection(f"{name!r} is a table, so it has no source")
         _check_known(self.sources, name, "source")
         return self.sources[name]
+
+    def table(self, name: str) -> TableInfo:
+        """Return a table; raises like `collection`."""
+        if name in self.sources:
+            raise NoSuchCollection(
+                f"{name!r} is not a table, because its source writes it: read it as a collection"
+            )
+        _check_known(self.tables, name, "table")
+        return self.tables[name]
+
+    def writer(self, name: str) -> SourceInfo | TableInfo:
+        """Return the table or the source of a name; raises like `collection`."""
+        return self.tables[name] if name in self.tables else self.source(name)
 
     def active(self, name: str) -> RenditionInfo:
         """Return a collection's active rendition."""
@@ -191,6 +223,7 @@ _KINDS: Final[dict[str, Any]] = {
     "rendition": RenditionInfo,
     "source": SourceInfo,
     "dropped source": DroppedSource,
+    "table": TableInfo,
 }
 
 
@@ -211,13 +244,18 @@ def read_catalog(rows: Iterable[Row]) -> Catalog:
             try:
                 found[kind][name] = msgspec.json.decode(value, type=_KINDS[kind])
             except msgspec.MsgspecError as error:
-                raise CorruptionError("the catalog cannot be read", kind=kind, name=name) from error
+                raise CorruptionError(
+                    "an entry of the catalog cannot be decoded: restore the shard of the catalog",
+                    kind=kind,
+                    name=name,
+                ) from error
     return Catalog(
         found["collection"],
         found["rendition"],
         found["source"],
         frozenset(dropped),
         found["dropped source"],
+        found["table"],
     )
 
 
@@ -229,24 +267,45 @@ def plan_create(
     Raises:
         NameTaken: the name exists, or conflicts with an existing name.
     """
-    name = collection.name
+    check_name_free(catalog, collection.name, has_errors=True)
+    return [(row_of(item), +1) for item in (collection, rendition, source)]
+
+
+def plan_create_table(
+    catalog: Catalog, collection: CollectionInfo, rendition: RenditionInfo, table: TableInfo
+) -> list[Change]:
+    """Return the changes that create a table, its collection and its rendition.
+
+    Raises:
+        NameTaken: the name exists, or conflicts with an existing name.
+    """
+    check_name_free(catalog, collection.name, has_errors=False)
+    return [(row_of(item), +1) for item in (collection, rendition, table)]
+
+
+def check_name_free(catalog: Catalog, name: str, *, has_errors: bool) -> None:
+    """Check that a new collection can have a name; ``has_errors`` if it will have bad rows.
+
+    Raises:
+        NameTaken: the name exists, or conflicts with an existing name.
+    """
+    if name in catalog.collections or name in catalog.sources:
+        writer = "table" if name in catalog.tables else "source"
+        raise NameTaken(
+            f"{name!r} already exists: choose another name, or drop it with 'tidelog {writer} "
+            f"drop {name}'"
+        )
     # The bad rows of NAME are read as NAME_errors. So a new NAME_errors would hide the bad rows of
     # an existing NAME, and the bad rows of a new NAME would be hidden by an existing NAME_errors.
-    twin = (
-        name.removesuffix(ERRORS_SUFFIX) if name.endswith(ERRORS_SUFFIX) else name + ERRORS_SUFFIX
-    )
-    for taken in (name, twin):
-        if taken in catalog.collections or taken in catalog.sources:
-            if taken != name:
-                raise NameTaken(
-                    f"{name!r} conflicts with {taken!r}: NAME_errors is the collection of the "
-                    "bad rows of NAME; choose another name"
-                )
-            raise NameTaken(
-                f"{taken!r} already exists: choose another name, or drop it with 'tidelog source "
-                f"drop {taken}'"
-            )
-    return [(row_of(item), +1) for item in (collection, rendition, source)]
+    owner, twin = name.removesuffix(ERRORS_SUFFIX), name + ERRORS_SUFFIX
+    taken = owner if owner != name and owner in catalog.sources else None
+    if has_errors and twin in catalog.collections:
+        taken = twin
+    if taken is not None:
+        raise NameTaken(
+            f"{name!r} conflicts with {taken!r}: NAME_errors is the collection of the "
+            "bad rows of NAME; choose another name"
+        )
 
 
 def plan_drop(catalog: Catalog, name: str) -> list[Change]:
@@ -259,16 +318,30 @@ def plan_drop(catalog: Catalog, name: str) -> list[Change]:
         NoSuchCollection: no source has the name.
     """
     source = catalog.source(name)
-    changes: list[Change] = [(row_of(source), -1)]
-    collection = catalog.collections[catalog.renditions[source.rendition].collection]
+    changes = _plan_drop_of(catalog, source)
+    if source.kind != FILES:
+        shards = tuple(name for (kind, name, _), _ in changes if kind == "dropped")
+        changes.append((row_of(DroppedSource(source=source, shards=shards)), +1))
+    return changes
+
+
+def plan_drop_table(catalog: Catalog, name: str) -> list[Change]:
+    """Return the changes that drop a table and its collection; its shards stay listed as dropped.
+
+    Raises:
+        NoSuchCollection: no table has the name.
+    """
+    return _plan_drop_of(catalog, catalog.table(name))
+
+
+def _plan_drop_of(catalog: Catalog, writer: SourceInfo | TableInfo) -> list[Change]:
+    changes: list[Change] = [(row_of(writer), -1)]
+    collection = catalog.collections[catalog.renditions[writer.rendition].collection]
     changes.append((row_of(collection), -1))
     for rendition_id in collection.renditions:
         rendition = catalog.renditions[rendition_id]
         changes.append((row_of(rendition), -1))
         changes.extend((("dropped", shard, "{}"), +1) for shard in rendition.roles)
-    if source.kind != FILES:
-        shards = tuple(name for (kind, name, _), _ in changes if kind == "dropped")
-        changes.append((row_of(DroppedSource(source=source, shards=shards)), +1))
     return changes
 
 
@@ -304,13 +377,13 @@ def plan_skip(catalog: Catalog, name: str, paths: Iterable[str], *, now_us: int)
 
 
 def plan_retain(catalog: Catalog, name: str, retain_ms: int | None) -> list[Change]:
-    """Return the changes that set the retention of a source's collection.
+    """Return the changes that set the retention of a collection.
 
     Raises:
-        NoSuchCollection: no source has the name.
+        NoSuchCollection: no table has the name, and no source.
     """
-    source = catalog.source(name)
-    return [] if source.retain_ms == retain_ms else _replaced(source, retain_ms=retain_ms)
+    writer = catalog.writer(name)
+    return [] if writer.retain_ms == retain_ms else _replaced(writer, retain_ms=retain_ms)
 
 
 def plan_forget(catalog: Catalog, shards: Iterable[str]) -> list[Change]:
@@ -318,14 +391,14 @@ def plan_forget(catalog: Catalog, shards: Iterable[str]) -> list[Change]:
     return [(("dropped", shard, "{}"), -1) for shard in shards if shard in catalog.dropped]
 
 
-def _replaced(source: SourceInfo, **changed: Any) -> list[Change]:
+def _replaced(item: SourceInfo | TableInfo, **changed: Any) -> list[Change]:
     return [
-        (row_of(source), -1),
-        (row_of(msgspec.structs.replace(source, **changed)), +1),
+        (row_of(item), -1),
+        (row_of(msgspec.structs.replace(item, **changed)), +1),
     ]
 
 
-def row_of(item: CollectionInfo | RenditionInfo | SourceInfo | DroppedSource) -> Row:
+def row_of(item: CollectionInfo | RenditionInfo | SourceInfo | TableInfo | DroppedSource) -> Row:
     """Return the row of an item."""
     kind = next(k for k, t in _KINDS.items() if isinstance(item, t))
     if isinstance(item, DroppedSource):

@@ -21,8 +21,11 @@ from tidelog.collection.catalog.catalog import (
     CollectionInfo,
     RenditionInfo,
     SourceInfo,
+    TableInfo,
     plan_create,
+    plan_create_table,
     plan_drop,
+    plan_drop_table,
     plan_forget,
     plan_released,
     plan_retain,
@@ -95,6 +98,32 @@ class Controller:
         """
         await self._change(lambda known: plan_drop(known, name))
 
+    async def create_table(
+        self, collection: CollectionInfo, rendition: RenditionInfo, table: TableInfo
+    ) -> None:
+        """Create a table with its collection; its shards are registered afterwards.
+
+        Raises:
+            NameTaken: the name exists.
+        """
+        await self._change(lambda known: plan_create_table(known, collection, rendition, table))
+
+    async def drop_table(self, name: str) -> RenditionInfo:
+        """Drop a table and its collection; return its rendition, whose shards the caller drops.
+
+        Raises:
+            NoSuchCollection: no table has the name.
+        """
+        dropped: list[RenditionInfo] = []
+
+        def plan(known: Catalog) -> list[Change]:
+            changes = plan_drop_table(known, name)
+            dropped[:] = [known.active(name)]
+            return changes
+
+        await self._change(plan)
+        return dropped[0]
+
     async def skip_files(self, name: str, paths: Sequence[str]) -> SourceInfo:
         """Record the files that a source skips; return the changed source.
 
@@ -106,10 +135,10 @@ class Controller:
         return (await self.catalog()).source(name)
 
     async def retain(self, name: str, retain_ms: int | None) -> None:
-        """Set the retention of a source's collection; None keeps its whole past.
+        """Set the retention of a collection; None keeps its whole past.
 
         Raises:
-            NoSuchCollection: no source has the name.
+            NoSuchCollection: no table has the name, and no source.
         """
         await self._change(lambda known: plan_retain(known, name, retain_ms))
 

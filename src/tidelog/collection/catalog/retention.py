@@ -16,8 +16,7 @@ from tidelog.collection.formats.times import duration_text, parse_duration_ms
 from tidelog.core.frontier import Frontier, join, meet
 from tidelog.errors import UsageError
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.states.hold import HISTORY_HOLD
-from tidelog.persist.states.holding import decide_move_back
+from tidelog.persist.states.holding import HISTORY_HOLD, decide_move_back
 from tidelog.persist.states.state import State
 
 FOREVER: Final = "forever"

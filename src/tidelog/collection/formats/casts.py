@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.collection.formats.bad_rows import BadRowSearch
+from tidelog.collection.formats.lines import Bools, Int64s, as_mask
 from tidelog.collection.formats.looks import look_of
-from tidelog.collection.formats.places import Bools, Int64s
-from tidelog.collection.formats.suspect_casts import as_mask, is_number, suspect_cast
+from tidelog.collection.formats.records import BadRowSearch
+from tidelog.collection.formats.suspect_casts import is_number, suspect_cast
 from tidelog.collection.formats.types import sql_type
 from tidelog.persist.format.duck import duck, text_literal
 

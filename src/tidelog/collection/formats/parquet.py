@@ -17,11 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidelog.collection.formats.bad_rows import do_without_bad_rows
+from tidelog.collection.formats.lines import Bools, Int64s
 from tidelog.collection.formats.names import match_names
-from tidelog.collection.formats.places import Bools, Int64s
-from tidelog.collection.formats.records import Misfit, Records
-from tidelog.collection.formats.row_texts import listed, row_texts
+from tidelog.collection.formats.records import (
+    Misfit,
+    Records,
+    do_without_bad_rows,
+    listed,
+    row_texts,
+)
 from tidelog.collection.formats.types import bytes_type, plain_type
 from tidelog.collection.formats.unknown import unknown_paths
 from tidelog.errors import CorruptionError
@@ -44,7 +48,9 @@ def footer_bytes(tail: bytes) -> int:
     if tail[-4:] == _ENCRYPTED_MAGIC:
         raise CorruptionError(_ENCRYPTED)
     if len(tail) < 8 or tail[-4:] != MAGIC:
-        raise CorruptionError("the file is not parquet, or is incomplete")
+        raise CorruptionError(
+            "the file is not parquet, or is incomplete: wait for its writer, or move it away"
+        )
     return int.from_bytes(tail[-8:-4], "little") + 8
 
 
@@ -57,7 +63,9 @@ def read_footer(footer: bytes) -> pq.FileMetaData:
     try:
         metadata = pq.read_metadata(pa.BufferReader(MAGIC + footer))
     except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptionError("the footer of a parquet file cannot be read") from error
+        raise CorruptionError(
+            "the footer of a parquet file cannot be decoded: restore the file, or move it away"
+        ) from error
     except pa.ArrowNotImplementedError as error:
         raise CorruptionError(
             f"the parquet file has a type that cannot be read ({error}): write it with another type"

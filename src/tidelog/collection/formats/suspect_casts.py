@@ -8,22 +8,14 @@ of the time, so values that surely do not fit are not cast at all.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.collection.formats.places import Bools
+from tidelog.collection.formats.lines import Array, Bools, are_utf8, as_mask
 
-Array: TypeAlias = "pa.Array[Any]"
-
-# Arrow matches binary values byte by byte, as characters of Latin-1.
-_UTF8: Final = (
-    r"\A(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]"
-    r"|[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]"
-    r"|\xf0[\x90-\xbf][\x80-\xbf]{2}|[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*\z"
-)
 _MANTISSA_BITS: Final = {16: 11, 32: 24, 64: 53}
 
 
@@ -116,13 +108,3 @@ def _lose_digits(array: Array, dtype: Any) -> Bools:
         rf"^[+-]?0*[1-9][0-9]{{{whole}}}[0-9]*(\.[0-9]*)?$",
     )
     return as_mask(pc.match_substring_regex(array, "|".join(f"(?:{one})" for one in faults)))
-
-
-def are_utf8(array: Array) -> Array:
-    """Return True for each value that is UTF-8."""
-    return pc.match_substring_regex(array, _UTF8)
-
-
-def as_mask(booleans: Array) -> Bools:
-    """Return booleans as a NumPy array; null becomes False."""
-    return np.asarray(booleans.fill_null(False).to_numpy(zero_copy_only=False), dtype=np.bool_)

@@ -31,7 +31,7 @@ _ISO_MAX_MS: Final = 253_402_300_799_999
 When: TypeAlias = "str | int | date | pa.Scalar[Any] | np.datetime64 | np.integer[Any]"
 
 
-def parse_time(when: When, *, what: str = "--as-of", now_us: int | None = None) -> int:
+def parse_time(when: When, *, what: str = "as_of=", now_us: int | None = None) -> int:
     """Return the milliseconds since 1970 of a time.
 
     A time is ISO 8601 text, a date (UTC without an offset), or a number of milliseconds since 1970.
@@ -73,8 +73,8 @@ def _time_of(when: When, what: str, now_us: int | None) -> int:
     if isinstance(when, pa.Scalar) and when.is_valid:
         return _time_of_scalar(when, what, now_us)
     raise UsageError(
-        f"{what} {quoted(when)} is not a time: give ISO 8601 text, a datetime, a date, or a number "
-        "of milliseconds since 1970"
+        f"{what} {quoted(when)} is not a time: pass ISO 8601 text, a datetime, a date, or a "
+        "number of milliseconds since 1970"
     )
 
 
@@ -89,7 +89,7 @@ def _time_of_scalar(when: pa.Scalar[Any], what: str, now_us: int | None) -> int:
     found = when.as_py()
     if isinstance(found, str):
         return _time_of(found, what, now_us)
-    raise UsageError(f"{what} has the type {dtype}, which is not a time: give a timestamp")
+    raise UsageError(f"{what} has the type {dtype}, which is not a time: pass a timestamp")
 
 
 def parse_time_us(text: str, *, what: str, now_us: int | None = None) -> int:
@@ -170,7 +170,7 @@ def check_time_type(name: str, dtype: pa.DataType) -> None:
     if not (pa.types.is_timestamp(dtype) or pa.types.is_integer(dtype) or pa.types.is_date(dtype)):
         raise UsageError(
             f"the time column {name!r} has the type {dtype}, but must have timestamps, dates or "
-            "integers: give its type with --schema"
+            "integers: give its type with schema="
         )
 
 

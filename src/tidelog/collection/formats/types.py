@@ -70,7 +70,9 @@ def sql_type(dtype: pa.DataType) -> str:
         return f"{sql_type(dtype.value_type)}[]"
     if pa.types.is_struct(dtype):
         return f"STRUCT({', '.join(f'{quoted(f.name)} {sql_type(f.type)}' for f in dtype)})"
-    raise UsageError(f"a column cannot have the type {dtype} here")
+    raise UsageError(
+        f"a column cannot have the type {dtype}: use another type, such as bigint or varchar"
+    )
 
 
 def parse_schema(text: str) -> pa.Schema:
@@ -90,7 +92,7 @@ def parse_schema(text: str) -> pa.Schema:
         except duckdb.Error as error:
             why = str(error).splitlines()[0]
             raise UsageError(
-                f"--schema cannot be read: {why}; write it as 'flight int, day date'"
+                f"schema= cannot be read: {why}; write it as 'flight int, day date'"
             ) from error
         finally:
             connection.execute("DROP TABLE IF EXISTS given")
@@ -104,14 +106,17 @@ def parse_schema(text: str) -> pa.Schema:
 
 
 def _split_columns(text: str) -> list[tuple[str, str]]:
-    """Split ``name type, name type`` at the commas outside of brackets; return quoted names.
+    """Split ``name type, name type`` at the commas outside of brackets and of double quotes.
+
+    Return quoted names.
 
     Users need not quote a name that SQL requires quotes for, such as ``at``.
     """
-    items, depth, start = [], 0, 0
+    items, depth, start, is_quoted = [], 0, 0, False
     for place, sign in enumerate(text + ","):
-        depth += (sign in "([") - (sign in ")]")
-        if sign == "," and depth == 0:
+        is_quoted ^= sign == '"'
+        depth += 0 if is_quoted else (sign in "([") - (sign in ")]")
+        if sign == "," and depth == 0 and not (is_quoted and place < len(text)):
             items.append(text[start:place])
             start = place + 1
     columns: list[tuple[str, str]] = []
@@ -119,8 +124,8 @@ def _split_columns(text: str) -> list[tuple[str, str]]:
         found = _COLUMN.fullmatch(item)
         if found is None:
             raise UsageError(
-                f"--schema cannot be read at {item.strip()!r}: write names and types, "
-                "such as 'flight int, day date'"
+                f"schema= cannot be read at {item.strip()!r}: write names and types, such as "
+                "'flight int, day date'"
             )
         name = found.group(1)
         plain = name[1:-1].replace('""', '"') if name.startswith('"') else name

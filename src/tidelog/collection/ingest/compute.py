@@ -19,10 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, SourceInfo
-from tidelog.collection.formats.bad_rows import do_without_bad_rows
-from tidelog.collection.formats.places import Bools
-from tidelog.collection.formats.records import OFFSET, Misfit
-from tidelog.collection.formats.row_texts import listed
+from tidelog.collection.formats.lines import Bools
+from tidelog.collection.formats.records import OFFSET, Misfit, do_without_bad_rows, listed
 from tidelog.collection.formats.times import format_time
 from tidelog.collection.ingest.envelope import (
     DELETE,
@@ -38,15 +36,20 @@ from tidelog.collection.ingest.envelope import (
 )
 from tidelog.collection.ingest.expiry import are_forgotten
 from tidelog.collection.source.binding import AddressRange
-from tidelog.collection.source.decode import TextsNotKept, errors_table
+from tidelog.collection.source.decode import (
+    ReadData,
+    TextsNotKept,
+    decode_messages,
+    errors_table,
+    required_columns,
+)
 from tidelog.collection.source.kind import SourceKind
-from tidelog.collection.source.messages import ReadData, decode_messages, required_columns
 from tidelog.core.frontier import Frontier
 from tidelog.errors import ExpressionTooSlow, TidelogError, UsageError, unforeseen
 from tidelog.persist.format.part import Part, key_box, may_overlap, may_share_bucket
-from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, decode_schema, encode_schema
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, decode_schema
 from tidelog.persist.format.updates import check_updates
-from tidelog.rowhash import Hashes, bucket_of, hash_rows
+from tidelog.rowhash import Hashes, hash_rows
 
 if TYPE_CHECKING:
     from tidelog.predicate.predicate import Predicate
@@ -184,12 +187,13 @@ def _stamped(
         deleting = deleting.filter(pa.array(~failing))
     messages = deleting.select(messages_schema(schema).names).cast(messages_schema(schema))
     time = f"column {source.time_column!r}"
-    late = f"{time} is later than {format_time(found.time_max)}, further ahead of the clock than"
-    reasons = (
+    reasons = [
         (f"{time} is missing or out of range", stamps.timeless),
-        (f"{late} --max-ahead allows", stamps.ahead),
-        ("--delete-when fails on the row", stamped.column(OFFSET).to_numpy()[failing]),
-    )
+        ("the condition delete_when fails on the row", stamped.column(OFFSET).to_numpy()[failing]),
+    ]
+    if len(stamps.ahead):
+        late = f"{time} is later than {format_time(found.time_max)}, further ahead of the clock"
+        reasons.insert(1, (f"{late} than max_ahead allows", stamps.ahead))
     return messages, [
         Misfit(offset, why, "") for why, offsets in reasons for offset in offsets.tolist()
     ]
@@ -209,7 +213,7 @@ def _deletes(rows: pa.Table, source: SourceInfo, schema: ShardSchema) -> tuple[B
     failing = np.zeros(rows.num_rows, dtype=np.bool_)
     if source.delete_when is None:
         return failing, failing
-    predicate = _checked(source.delete_when, encode_schema(schema))
+    predicate = _checked(source.delete_when, schema.encoded)
     data = rows.select(schema.names)
     try:
         return predicate.mask(data), failing
@@ -230,16 +234,7 @@ def _checked(sql: str, schema: bytes) -> Predicate:
 
     # Cached, because the check costs more than the rows of a small tick, and each tick repeats it.
     data = decode_schema(schema).data
-    return check_predicate(sql, data, definite=True, what="--delete-when")
-
-
-def buckets_of(messages: pa.Table, job: Job) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the index of each message's shard, by the hash of its key or, without one, its row."""
-    schema = job.data_schema
-    names = schema.key or schema.names
-    hashes = hash_rows([messages.column(n) for n in names], rows=messages.num_rows)
-    found: np.ndarray[tuple[int], np.dtype[np.int64]] = bucket_of(hashes, len(job.shards))
-    return found
+    return check_predicate(sql, data, definite=True, what="delete_when=")
 
 
 def feedback_parts(messages: pa.Table, target: Target, job: Job) -> list[Part]:

@@ -23,7 +23,6 @@ from tidelog.collection.ingest.compute import (
     Job,
     ShapedRange,
     Target,
-    buckets_of,
     error_updates,
     feedback_parts,
     shape_messages,
@@ -33,6 +32,7 @@ from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.decode import TextsNotKept, errors_table
 from tidelog.collection.source.port import RawSource, SurveyResult
 from tidelog.collection.source.survey_result import SurveyJob
+from tidelog.collection.table.placement import buckets_of
 from tidelog.core.clock import Clock, run_all
 from tidelog.core.ids import ShardId
 from tidelog.errors import InvariantError, SourceRowsRefused, TidelogError, unforeseen
@@ -153,12 +153,13 @@ def rows_refused(computed: TickParts) -> SourceRowsRefused:
     if computed.first_error is not None:
         return SourceRowsRefused(
             f"{computed.bad} rows do not fit the schema, the first in {computed.first_error}: "
-            "correct the data, or ingest without --strict to store them in the errors collection"
+            "correct the data, or ingest without strict=True to store them in the errors "
+            "collection"
         )
     names = ", ".join(f"{name} ({count})" for name, count in computed.dropped.items())
     return SourceRowsRefused(
-        f"the data has fields outside the schema: {names}; name them in --schema, or ingest "
-        "without --strict to drop them"
+        f"the data has fields outside the schema: {names}; create another source whose schema has "
+        "them, or ingest without strict=True to drop them"
     )
 
 
@@ -291,7 +292,7 @@ def split_by_bucket(messages: pa.Table, job: Job) -> list[pa.Table]:
     """Return the messages of each shard, in the order of the job's shards."""
     if len(job.shards) == 1:
         return [messages]
-    buckets = buckets_of(messages, job)
+    buckets = buckets_of(messages, job.data_schema, len(job.shards))
     return [messages.take(np.flatnonzero(buckets == index)) for index in range(len(job.shards))]
 
 

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.collection.catalog.catalog import SourceInfo
-from tidelog.collection.formats.places import Bools, Int64s
+from tidelog.collection.formats.lines import Bools, Int64s
 from tidelog.collection.formats.records import OFFSET
 from tidelog.collection.formats.times import exact_times, times_of
 from tidelog.collection.source.binding import ANY_TIME

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import DAY_MS, RenditionInfo, SourceInfo
-from tidelog.collection.formats.places import Bools
+from tidelog.collection.formats.lines import Bools
 from tidelog.collection.formats.times import times_of
 from tidelog.persist.format.part import int64_of
 from tidelog.persist.format.schema import TIME

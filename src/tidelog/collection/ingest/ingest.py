@@ -10,7 +10,7 @@ Source: storage, "The recipe"; design page 6, "The recipe, as it runs".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -37,8 +37,8 @@ from tidelog.collection.source.binding import (
     Taken,
     advance,
 )
-from tidelog.collection.source.generations import is_skipped
-from tidelog.collection.source.kinds import registered_kind, release_source
+from tidelog.collection.source.kinds import release_source
+from tidelog.collection.source.moves import is_skipped
 from tidelog.collection.source.port import Plan, SourceHead, SurveyResult
 from tidelog.collection.source.survey_result import SurveyJob
 from tidelog.core.frontier import Frontier
@@ -53,11 +53,9 @@ from tidelog.errors import (
     SourceDropped,
 )
 from tidelog.persist.format.part import Part
-from tidelog.persist.format.schema import encode_schema
 from tidelog.persist.handle.shard import INLINE_STATE_BYTES_MAX, Shard
 from tidelog.persist.read.reader import parts_until
-from tidelog.persist.read.snapshot import check_readable
-from tidelog.persist.states.hold import HISTORY_HOLD
+from tidelog.persist.states.holding import HISTORY_HOLD
 from tidelog.persist.states.transition import Verdict
 from tidelog.store.wrappers.metered import Usage
 
@@ -190,12 +188,14 @@ class Ingester(SourceShards):
         raise ContentionError(_AHEAD, source=self.info.name)
 
     async def _tick(self, head: SourceHead, *, may_idle: bool) -> Tick | None:
-        if self.remap.state.upper_frontier < self.upper:
+        """Propose a binding, unless one waits; read it back, compute it and commit it."""
+        upper = self.upper
+        if self.remap.state.upper_frontier < upper:
             # Other ingesters are ticks ahead: this handle has read their commits to the outputs,
             # but not yet their bindings.
             await self.remap.refresh()
         self.check_alive()
-        lower = self.upper.time
+        lower = upper.time
         plan: Plan | None = None
         ready: tuple[Binding, TickParts] | None = None
         if self.remap.state.upper == lower:
@@ -204,15 +204,7 @@ class Ingester(SourceShards):
             # With times from the data, a plan without ranges may still release rows held back.
             if plan is None or not (plan.ranges or may_idle or plan.upper is not None):
                 return None
-            upper = self._upper_of(plan, lower)
-            if plan.ranges:
-                await self.engine.prepare(self.info, plan.ranges)
-            if self.strict and plan.ranges:
-                # Compute before the binding. A binding fixes the bytes of its files, so a user
-                # could not correct refused rows after it.
-                planned = Binding(lower, upper, plan.ranges)
-                ready = planned, await self._compute(planned)
-            await self._mint(plan, lower, upper)
+            ready = await self._propose(plan, lower)
             self.check_alive()
         exhausted = plan is not None and not plan.ranges and plan.upper is None
         binding = await self._binding(lower)
@@ -223,31 +215,61 @@ class Ingester(SourceShards):
             done = await self._commit(binding, nothing_computed(len(self.outputs)))
             self._progress = binding.upper, progress
             return Tick(lower, binding.upper, won=done.won, exhausted=exhausted)
-        before = progress.taken
         if ready is None or ready[0] != binding:
             ready = binding, await self._compute(binding)
-        computed = ready[1]
-        commits = await self._commit(binding, computed)
-        is_ours = commits.is_completed
+        commits = await self._commit(binding, ready[1])
+        tick, after = self._land(head, binding, progress, ready[1], commits)
+        if after is not None:
+            await self.checkpoints.write(after, binding.upper)
+        return replace(tick, exhausted=exhausted)
+
+    async def _propose(self, plan: Plan, lower: int) -> tuple[Binding, TickParts] | None:
+        """Propose a plan's binding; with ``strict``, return it with its computed parts."""
+        upper = self._upper_of(plan, lower)
+        ready: tuple[Binding, TickParts] | None = None
+        if plan.ranges:
+            await self.engine.prepare(self.info, plan.ranges)
+            if self.strict:
+                # Compute before the binding. A binding fixes the bytes of its files, so a user
+                # could not correct refused rows after it.
+                planned = Binding(lower, upper, plan.ranges)
+                ready = planned, await self._compute(planned)
+        await self._mint(plan, lower, upper)
+        return ready
+
+    def _land(
+        self,
+        head: SourceHead,
+        binding: Binding,
+        progress: SourceProgress,
+        computed: TickParts,
+        commits: Commits,
+    ) -> tuple[Tick, SourceProgress | None]:
+        """Advance past a committed binding; return its report, and a progress to checkpoint."""
+        before = progress.taken
         left = self._left_bytes(head, before)
-        after = advance(progress, binding)
         left_after = head.left_after(left, before, binding.ranges)
-        await self._remember(binding.upper, after)
+        after = advance(progress, binding)
+        is_due = self._advance(binding.upper, after)
         self._left = head, after.taken, left_after
-        return Tick(
-            lower=lower,
-            upper=binding.upper,
-            rows=computed.rows if is_ours else 0,
-            bad=computed.bad if is_ours else 0,
-            late=late_in(binding, before) if is_ours else 0,
-            size_bytes=left - left_after if is_ours else 0,
+        tick = Tick(
+            binding.lower,
+            binding.upper,
             left_bytes=left_after,
             won=commits.won,
             unchecked=commits.unchecked,
-            exhausted=exhausted,
-            dropped=computed.dropped if is_ours else {},
             computed=computed,
         )
+        if commits.is_completed:
+            tick = replace(
+                tick,
+                rows=computed.rows,
+                bad=computed.bad,
+                late=late_in(binding, before),
+                size_bytes=left - left_after,
+                dropped=computed.dropped,
+            )
+        return tick, after if is_due else None
 
     async def _store_notes(self) -> None:
         """Store a plan's new reports about files before its rows are bound: a kill loses none."""
@@ -316,13 +338,12 @@ class Ingester(SourceShards):
             bytes_max=max(bytes_max, self.bytes_max),
             survey=self._survey,
         )
-        if plan is not None and (reached := reached_before(plan, progress)) is not None:
-            return Plan((), reached + 1)
-        if plan is None and self.final and progress.held:
+        if plan is not None:
+            reached = reached_before(plan, progress)
+            return plan if reached is None else Plan((), reached + 1)
+        if self.final and progress.held:
             return Plan((), max(found.reached for found in progress.held) + 1)
-        if plan is None and self.info.time_column is None:
-            return Plan((), None)
-        return plan
+        return Plan((), None) if self.info.time_column is None else None
 
     async def _survey(self, job: SurveyJob) -> SurveyResult:
         done = await self.engine.survey(job, self.source)
@@ -342,7 +363,7 @@ class Ingester(SourceShards):
         held = {(r.path, r.start) for r in progress.held}
         return Job(
             source=self.info,
-            schema=encode_schema(self.schema),
+            schema=self.schema.encoded,
             lower=binding.lower,
             upper=binding.upper,
             ranges=tuple(ranges),
@@ -352,7 +373,7 @@ class Ingester(SourceShards):
                 for shard, beside in zip_longest(self.outputs, self.deletions)
             ),
             errors=self._target(self.errors, binding, feedback=False),
-            kind=registered_kind(self.info.kind),
+            kind=self.kind,
         )
 
     def _target(
@@ -363,7 +384,7 @@ class Ingester(SourceShards):
         if feedback and binding.lower:
             # If other ingesters are ticks ahead, the output before this binding may no longer be
             # readable.
-            check_readable(state, binding.lower - 1)
+            state.check_readable(binding.lower - 1)
             parts = parts_until(state, binding.lower - 1)
         return Target(
             shard=shard.id,
@@ -377,6 +398,8 @@ class Ingester(SourceShards):
 
     def parts_of(self, computed: TickParts) -> list[Sequence[Part]]:
         """Return the computed parts, in the order of the shards of `written`."""
+        # Errors are last. Only the ingester that commits them reports the tick's rows, so ingesters
+        # that share a tick report each row once.
         rows = [one.rows for one in computed.written]
         deleted = [one.deleted for one in computed.written[: len(self.deletions)]]
         return [*rows, *deleted, computed.error_parts]

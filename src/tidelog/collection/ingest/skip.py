@@ -18,7 +18,7 @@ from tidelog.collection.ingest.compute import shape_messages
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.status import taken_now
 from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.generations import former_path, shown_path
+from tidelog.collection.source.moves import former_path, shown_path
 from tidelog.errors import GoneError, InvariantError, SourceRewritten, UsageError
 
 

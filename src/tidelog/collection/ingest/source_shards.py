@@ -3,21 +3,30 @@
 The shards alone decide the next step of an ingester. The upper of the outputs is the progress: all
 bindings below it are committed. The remap shard has these bindings, and perhaps one more beyond the
 outputs. Each ingester must commit that one before it makes another.
+
+A checkpoint has the contents of the remap shard at one upper, so that a restart reads few of its
+parts. All times below it are complete, so every ingester writes the same checkpoint. If it is
+missing, or its bytes do not match the digest in its name, the ingester reads all parts.
 Source: storage, "The recipe"; design page 6, "The recipe, as it runs".
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
 
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
 from tidelog.collection.catalog.lost import INGEST_HOLD, check_states
-from tidelog.collection.ingest.checkpoint import Checkpoints, tables_of
 from tidelog.collection.ingest.envelope import deletions_schema
 from tidelog.collection.source.binding import (
+    AddressRange,
     Binding,
     SourceProgress,
     Taken,
@@ -26,19 +35,23 @@ from tidelog.collection.source.binding import (
     progress_at,
     remap_schema,
 )
+from tidelog.collection.source.kind import SourceKind
+from tidelog.collection.source.kinds import registered_kind
 from tidelog.collection.source.port import Plan, RawSource
 from tidelog.consensus.port import Consensus
 from tidelog.core.clock import Clock
 from tidelog.core.frontier import Frontier, meet
 from tidelog.core.ids import ShardId
 from tidelog.errors import DataDiffers, PartMissing, SourceDropped, TidelogError, require
+from tidelog.persist.format.parquet import decode_parquet, encode_parquet
 from tidelog.persist.format.part import Part
-from tidelog.persist.format.schema import ShardSchema
-from tidelog.persist.format.updates import accumulate, consolidate
+from tidelog.persist.format.schema import TIME, ShardSchema
+from tidelog.persist.format.updates import accumulate
+from tidelog.persist.handle.appending import AppendOptions, compare_and_append
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.reader import parts_between
-from tidelog.persist.read.snapshot import check_readable, require_replaced
-from tidelog.persist.states.hold import HISTORY_HOLD
+from tidelog.persist.read.snapshot import require_replaced
+from tidelog.persist.states.holding import HISTORY_HOLD
 from tidelog.persist.states.state import State
 from tidelog.persist.states.transition import difference
 from tidelog.rowhash import RowSum
@@ -60,7 +73,10 @@ class SourceShards:
     deletions: list[Shard] = field(init=False)
     errors: Shard = field(init=False)
     remap: Shard = field(init=False)
+    written: list[Shard] = field(init=False)  # A tick writes them in this order: errors last.
+    kind: type[SourceKind] | None = field(init=False)
     checkpoints: Checkpoints = field(init=False)
+    _remap_schema: ShardSchema = field(init=False)
     _progress: tuple[int, SourceProgress] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -76,7 +92,10 @@ class SourceShards:
             "a source's rendition must have shards for bad rows and progress",
         )
         self.errors = self._shard(self.rendition.errors or "", ERRORS_SCHEMA, history)
+        self.written = [*self.outputs, *self.deletions, self.errors]
+        self._remap_schema = remap_schema(self.source.range_type)
         self.remap = self._shard(self.rendition.remap or "", self._remap_schema, {})
+        self.kind = registered_kind(self.info.kind)
         self.checkpoints = Checkpoints(
             store=self.store,
             clock=self.clock,
@@ -87,13 +106,8 @@ class SourceShards:
     @property
     def live_bytes(self) -> int:
         """Return the bytes of the stored parts that the newest known states name."""
-        shards = [*self.outputs, *self.deletions, self.errors, self.remap]
-        totals = [one.state.totals for one in shards]
+        totals = [shard.state.totals for shard in (*self.written, self.remap)]
         return sum(one.size_bytes - one.inline_bytes for one in totals)
-
-    @property
-    def _remap_schema(self) -> ShardSchema:
-        return remap_schema(self.source.range_type)
 
     def _shard(self, shard_id: str, schema: ShardSchema, holds: Mapping[str, Frontier]) -> Shard:
         return Shard(
@@ -106,11 +120,6 @@ class SourceShards:
             # Each tick reads rows of the remap shard, to plan and to read its binding.
             cache_bytes=16 * 1024 * 1024,
         )
-
-    @property
-    def written(self) -> list[Shard]:
-        """Return the shards that a tick writes, in the order of its commits: errors last."""
-        return [*self.outputs, *self.deletions, self.errors]
 
     @property
     def upper(self) -> Frontier:
@@ -188,12 +197,11 @@ class SourceShards:
             lambda: accumulate(tables_of(checkpoint, read), schema, as_of=as_of)
         )
 
-    async def _remember(self, upper: int, progress: SourceProgress) -> None:
-        """Remember the progress at an upper, and write a checkpoint of it if one is due."""
+    def _advance(self, upper: int, progress: SourceProgress) -> bool:
+        """Remember the progress at an upper; return True if a checkpoint of it is due."""
         self._progress = upper, progress
         newest = self.checkpoints.written
-        if self.checkpoints.are_due(parts_between(self.remap.state, newest - 1, upper - 1)):
-            await self.checkpoints.write(progress, upper)
+        return self.checkpoints.are_due(parts_between(self.remap.state, newest - 1, upper - 1))
 
     async def pending(self) -> Binding | None:
         """Return the binding beyond the outputs; None if all bindings are committed."""
@@ -211,10 +219,9 @@ class SourceShards:
         updates = plan_updates(progress, plan.ranges, self.source.range_type, upper=upper)
         # No ingester reads bindings below the outputs' upper, so merges may drop them (persist:
         # "bounded input reliance").
-        holds = {INGEST_HOLD: Frontier.at(max(lower - 1, 0))}
-        await self.remap.try_compare_and_append(
-            updates if updates.num_rows else None, lower, upper, holds=holds
-        )
+        options = AppendOptions(holds={INGEST_HOLD: Frontier.at(max(lower - 1, 0))})
+        given = updates if updates.num_rows else None
+        await compare_and_append(self.remap, given, Frontier.at(lower), Frontier.at(upper), options)
 
     async def _binding(self, lower: int) -> Binding:
         state = self.remap.state
@@ -225,14 +232,12 @@ class SourceShards:
             remap=reached,
             lower=lower,
         )
-        check_readable(state, max(lower - 1, 0))
+        state.check_readable(max(lower - 1, 0))
         parts = parts_between(state, lower - 1, reached - 1)
-        schema = self._remap_schema
-        tables = await self.remap.reader.read(parts, schema)
-        updates = await self.clock.offload(
-            lambda: consolidate(tables, schema, after=lower - 1, until=reached - 1)
+        tables = await self.remap.reader.read(parts, self._remap_schema)
+        return await self.clock.offload(
+            lambda: next_binding(tables, lower, reached, self.source.range_type)
         )
-        return next_binding(updates, lower, reached, self.source.range_type)
 
 
 def is_told_apart(state: State, time: int) -> bool:
@@ -268,3 +273,96 @@ def same_as_theirs(shard: Shard, parts: Sequence[Part], lower: Frontier, upper: 
             upper=upper,
         )
     return True
+
+
+EVERY: Final = 64  # About how many objects of the remap shard a restart reads, at most.
+KEPT: Final = 2  # Another ingester may read the previous one while this one is written.
+_NAME: Final = re.compile(r"/([0-9]{20})-([0-9a-f]{32})$")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The ranges of a source at an upper, as updates at the time ``upper - 1``."""
+
+    upper: int
+    updates: pa.Table
+
+
+@dataclass(slots=True, kw_only=True)
+class Checkpoints:
+    """The checkpoints of one source. ``written`` is the upper of the newest one known."""
+
+    store: Store
+    clock: Clock
+    shard: str
+    kind: type[AddressRange]
+    every: int = EVERY
+    written: int = 0
+
+    @property
+    def _prefix(self) -> str:
+        return f"shard/{self.shard}/standing/"
+
+    def are_due(self, parts: Sequence[Part]) -> bool:
+        """Return True if enough parts follow the newest checkpoint to be worth another put."""
+        return _stored(parts) > self.every
+
+    async def find(self, parts: Sequence[Part], upper: int) -> Checkpoint | None:
+        """Return the newest readable checkpoint at or before ``upper``; None if parts are few.
+
+        Raises:
+            LocationError: the store failed.
+        """
+        if _stored(parts) <= self.every:
+            return None
+        for found, key, digest in reversed(await self._listed()):
+            if found <= upper and (read := await self._read(key, digest)) is not None:
+                self.written = max(self.written, found)
+                return Checkpoint(found, read)
+        return None
+
+    async def write(self, progress: SourceProgress, upper: int) -> None:
+        """Write a checkpoint at an upper, and delete older ones.
+
+        A failure of the store is ignored, because no ingester depends on a checkpoint.
+        """
+        ranges = dict.fromkeys((*progress.taken.values(), *progress.held))
+        body = await self.clock.offload(
+            lambda: encode_parquet(plan_updates(SourceProgress(), ranges, self.kind, upper=upper))
+        )
+        key = f"{self._prefix}{upper:020d}-{xxhash.xxh3_128_hexdigest(body)}"
+        with suppress(TidelogError):
+            await self.store.put(key, body)
+            self.written = upper
+            await self.store.delete([key for _, key, _ in (await self._listed())[:-KEPT]])
+
+    async def _listed(self) -> list[tuple[int, str, str]]:
+        found = [entry.key async for entry in self.store.list(self._prefix)]
+        names = [(key, name) for key in found if (name := _NAME.search(key)) is not None]
+        return sorted((int(name[1]), key, name[2]) for key, name in names)
+
+    async def _read(self, key: str, digest: str) -> pa.Table | None:
+        """Return a checkpoint's updates; None if it is missing, damaged or of other columns."""
+        wanted = remap_schema(self.kind).updates
+        try:
+            data = (await self.store.get(key)).data
+        except TidelogError:
+            return None
+        if xxhash.xxh3_128_hexdigest(data) != digest:
+            return None
+        table = await self.clock.offload(lambda: decode_parquet(data))
+        # Another version of the source's kind may have written it, with other fields in its ranges.
+        return table.cast(wanted) if table.column_names == wanted.names else None
+
+
+def _stored(parts: Sequence[Part]) -> int:
+    """Count the parts that are objects, not inline in the state."""
+    return sum(part.path is not None for part in parts)
+
+
+def tables_of(checkpoint: Checkpoint | None, read: Sequence[pa.Table]) -> list[pa.Table]:
+    """Return a checkpoint's updates, and those of the updates read that are not in it."""
+    if checkpoint is None:
+        return list(read)
+    since = [one.filter(pc.field(TIME) >= checkpoint.upper) for one in read]
+    return [checkpoint.updates, *since]

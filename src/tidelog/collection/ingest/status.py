@@ -11,7 +11,7 @@ from tidelog.collection.ingest.health import Health, decode_health, health_path
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.notes import load_notes
 from tidelog.collection.source.binding import FileRange, Taken
-from tidelog.collection.source.generations import names_by_path, shown_path
+from tidelog.collection.source.moves import names_by_path, shown_path
 from tidelog.core.frontier import Frontier
 from tidelog.errors import (
     AsOfBeforeSince,

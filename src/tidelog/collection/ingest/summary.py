@@ -95,9 +95,11 @@ def new_column(name: str, columns: Sequence[str]) -> str:
     if twin is not None:
         return (
             f"files have a column {name!r}, but the source has {twin!r}, which differs only in "
-            "case: its values are dropped; to ingest them, create the source with --ignore-case"
+            "case: its values are dropped; to ingest them, create the source with the option "
+            "ignore_case"
         )
     return (
         f"files have a column {name!r} that the source lacks: its values are dropped; to ingest "
-        "them, create another source with the column in --schema; to stop at them, pass --strict"
+        "them, create another source with the column in its schema; to stop at them, ingest with "
+        "the option strict"
     )

@@ -20,23 +20,26 @@ from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.formats.records import OFFSET
 from tidelog.collection.formats.times import times_of
 from tidelog.collection.source.binding import AddressRange, Taken
-from tidelog.collection.source.cut import (
+from tidelog.collection.source.decode import ReadData, decode_messages, required_columns
+from tidelog.collection.source.kind import Frontier, RowRange, SourceKind, told
+from tidelog.collection.source.port import Plan, SourceHead, Survey
+from tidelog.collection.source.survey_facts import (
+    AnyPiece,
     Cut,
+    CutPlace,
+    RangePiece,
+    SurveyFacts,
     choose_cut,
     choose_rough_cut,
     ranges_until,
     upper_after,
 )
-from tidelog.collection.source.kind import Frontier, RowRange, SourceKind, told
-from tidelog.collection.source.messages import ReadData, decode_messages, required_columns
-from tidelog.collection.source.port import Plan, SourceHead, Survey
 from tidelog.collection.source.survey_result import SurveyJob, greatest_time
-from tidelog.collection.source.surveyed import AnyPiece, CutPlace, RangePiece, Surveyed
 from tidelog.collection.source.times_of_blocks import text_blocks
 from tidelog.core.clock import Clock
 from tidelog.errors import InvariantError, PositionCollected, SourceRewritten
-from tidelog.persist.format.schema import ShardSchema, encode_schema
-from tidelog.store.wrappers.metered import Metered, Usage
+from tidelog.persist.format.schema import ShardSchema
+from tidelog.store.wrappers.metered import MeteringStore, Usage
 
 ROUNDS_MAX: Final = 3
 BLOCK_ROWS: Final = 8_192
@@ -72,7 +75,7 @@ class RangeSurvey:
     """A range, the result of its survey, and the newest bound range of its path."""
 
     asked: RowRange
-    found: Surveyed
+    found: SurveyFacts
     before: AddressRange | None
 
     def range_until(
@@ -101,7 +104,7 @@ class AddressedSource:
     schema: ShardSchema
     clock: Clock
     final: bool = False
-    opened: Mapping[str, Metered] = field(default_factory=dict)
+    opened: Mapping[str, MeteringStore] = field(default_factory=dict)
     brought: type[SourceKind] | None = None
     _recognised: set[str] = field(default_factory=set)
 
@@ -150,7 +153,7 @@ class AddressedSource:
         upper = upper_after(cut, job.lower, held_ms=held_ms)
         return Plan(await self._proven(joined(ranges, taken)), upper)
 
-    async def survey(self, piece: AnyPiece, job: SurveyJob) -> Surveyed:
+    async def survey(self, piece: AnyPiece, job: SurveyJob) -> SurveyFacts:
         if not isinstance(piece, RangePiece) or not isinstance(piece.found, RowRange):
             raise InvariantError("a source was given another source's piece")
         rows = await self._rows(piece.found)
@@ -199,7 +202,7 @@ class AddressedSource:
         surveys = []
         for one, of_it in zip(asked, split, strict=True):
             blocks = [block for _ in of_it for block in next(found).blocks]
-            seen = Surveyed(limit=one.limit, ink=one.start, blocks=tuple(blocks))
+            seen = SurveyFacts(limit=one.limit, ink=one.start, blocks=tuple(blocks))
             surveys.append(RangeSurvey(one, seen, taken.get(one.path)))
         return surveys
 
@@ -229,14 +232,15 @@ class AddressedSource:
         """
         if isinstance(found, RowRange) and await self._proof(found) != found.proof:
             raise SourceRewritten(
-                f"{found.path!r} has changed at {found.start} to {found.limit} since its rows "
-                "were bound: restore it, or drop the source and create it again"
+                f"{found.path!r} has changed in the range {found.start} to {found.limit - 1} "
+                "after ingestion gave its rows a time: restore it, or drop the source and create "
+                "it again"
             )
 
     def _job(self, lower: int) -> SurveyJob:
         return SurveyJob(
             source=self.info,
-            schema=encode_schema(self.schema),
+            schema=self.schema.encoded,
             lower=lower,
             time_max=greatest_time(self.info, now_us=self.clock.now_us(), lower=lower),
             final=True,
@@ -246,7 +250,7 @@ class AddressedSource:
         )
 
 
-def look_at_rows(rows: pa.Table, found: AddressRange, job: SurveyJob) -> Surveyed:
+def look_at_rows(rows: pa.Table, found: AddressRange, job: SurveyJob) -> SurveyFacts:
     """Return the survey of a range: the times of its good rows, by blocks of addresses."""
     source, schema = job.source, job.data_schema
     name = source.time_column or ""
@@ -263,7 +267,7 @@ def look_at_rows(rows: pa.Table, found: AddressRange, job: SurveyJob) -> Surveye
         block_bytes=BLOCK_ROWS,
         rest_until=lambda _: b"",
     )
-    return Surveyed(limit=found.limit, ink=found.start, blocks=tuple(blocks))
+    return SurveyFacts(limit=found.limit, ink=found.start, blocks=tuple(blocks))
 
 
 def split_range(found: RowRange) -> list[RowRange]:

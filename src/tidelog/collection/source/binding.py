@@ -11,25 +11,28 @@ Shape: the remap shard has one row per path (a file, or a table or log of anothe
     a new range.
 Invariants: the ranges of a file follow each other without a gap. The messages of a range are those
     that start in it. A later read of a range returns the same bytes, or fails. The proof is
-    ``sums``, the checksums of its blocks (see `blocks`), or without them the object's version,
-    ``e_tag``.
+    ``sums``, the checksums of its blocks, or without them the object's version, ``e_tag``. A block
+    is the part of a range between two multiples of the block size, counted from the file's
+    beginning. A task that reads a part of a range checks only the blocks of that part.
 Source: persist, "Bindings"; storage, "Reclock"; design page 6, "The recipe, as it runs".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import xxhash
 
+from tidelog.collection.formats.lines import Int64s
 from tidelog.collection.formats.packed.packed import decode_packed
-from tidelog.collection.formats.places import Int64s
-from tidelog.collection.source.blocks import BLOCK_BYTES
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, shard_schema
 
 ANY_TIME: Final = 2**63 - 1
@@ -39,6 +42,8 @@ _WIRE: Final[Mapping[type, pa.DataType]] = {
     int: pa.int64(),
     bytes: pa.binary(),
 }
+BLOCK_BYTES: Final = 1024 * 1024
+SUM_BYTES: Final = 16
 
 
 class AddressRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,36 +177,48 @@ def remap_schema(kind: type[AddressRange]) -> ShardSchema:
     return shard_schema(pa.schema(dict(_columns_of(kind))), key=["path", "start"])
 
 
-def next_binding(updates: pa.Table, lower: int, upper: int, kind: type[AddressRange]) -> Binding:
+def next_binding(
+    tables: Sequence[pa.Table], lower: int, upper: int, kind: type[AddressRange]
+) -> Binding:
     """Return the first binding at or after ``lower``; the remap shard is complete below ``upper``.
 
-    Shape: ``updates`` are the shard's updates at ``lower`` or later.
+    Shape: ``tables`` have all updates of the shard at these times; equal ones may be separate.
     """
-    if not updates.num_rows:
+    filled = [table for table in tables if table.num_rows]
+    if not filled:
         return Binding(lower, upper, ())
-    times, diffs = (updates.column(n).to_numpy() for n in (TIME, DIFF))
-    time = int(times.min())
-    found = read_ranges(updates.take(np.flatnonzero((times == time) & (diffs > 0))), kind)
-    gone = read_ranges(updates.take(np.flatnonzero((times == time) & (diffs < 0))), kind)
-    # A closed copy of a removed range is not new. Compare whole ranges, not their addresses: if
-    # another file has taken the path, its first range may start at the same address.
-    rest = {closed(r) for r in gone}
-    new = (r for r in found if r not in rest)
-    return Binding(lower, time + 1, tuple(new))
+    rows = pa.concat_tables(filled)
+    times, diffs = (rows.column(name).to_numpy() for name in (TIME, DIFF))
+    for time in np.unique(times[(lower <= times) & (times < upper)]).tolist():
+        places = np.flatnonzero(times == time)
+        counts: Counter[AddressRange] = Counter()
+        ranges = _ranges_in(rows.take(places), kind)
+        for found, diff in zip(ranges, diffs[places].tolist(), strict=True):
+            counts[found] += diff
+        # A closed copy of a removed range is not new. Compare whole ranges, not their addresses: if
+        # another file has taken the path, its first range may start at the same address.
+        gone = {closed(found) for found, count in counts.items() if count < 0}
+        added = [found for found, count in counts.items() if count > 0]
+        if gone or added:
+            new = (found for found in sorted(added, key=_place_of) if found not in gone)
+            return Binding(lower, time + 1, tuple(new))
+    return Binding(lower, upper, ())
 
 
-def read_ranges(rows: pa.Table, kind: type[R]) -> list[R]:
-    """Return the ranges in the rows of a remap shard, sorted by path and start."""
+def _ranges_in(rows: pa.Table, kind: type[R]) -> Iterator[R]:
     names = _columns_of(kind)
     # Convert by columns. There may be 100,000 files, and a dict per row takes twice as long.
     columns = [rows.column(name).to_pylist() for name in names]
-    values = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
-    return sorted((kind(**row) for row in values), key=lambda r: (r.path, r.start))
+    return (kind(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True))
+
+
+def _place_of(found: AddressRange) -> tuple[str, int]:
+    return found.path, found.start
 
 
 def progress_at(rows: pa.Table, kind: type[AddressRange], upper: int) -> SourceProgress:
     """Return the progress at an upper of the output; ``rows`` are the remap shard's before it."""
-    ranges = read_ranges(rows, kind)
+    ranges = sorted(_ranges_in(rows, kind), key=_place_of)
     # The ranges of a path are in order, so the newest one wins in the dict.
     return SourceProgress(
         {r.path: r for r in ranges}, tuple(r for r in ranges if r.reached >= upper)
@@ -252,3 +269,55 @@ def advance(progress: SourceProgress, binding: Binding) -> SourceProgress:
             taken[found.path] = closed(found)
     held = (r for r in (*progress.held, *binding.ranges) if r.reached >= upper)
     return SourceProgress(taken, tuple(held))
+
+
+def block_bounds(start: int, limit: int, block_bytes: int) -> list[int]:
+    """Return the start of each block of ``[start, limit)``, and the end of the last one."""
+    first = (start // block_bytes + 1) * block_bytes
+    return [start, *range(first, limit, block_bytes), limit] if start < limit else [start]
+
+
+def sum_blocks(data: bytes | memoryview, start: int, block_bytes: int) -> bytes:
+    """Return the sums of the blocks of ``data``, which begins at offset ``start`` of its file."""
+    view = memoryview(data)
+    bounds = block_bounds(start, start + len(view), block_bytes)
+    return b"".join(sum_of(view[low - start : high - start]) for low, high in pairwise(bounds))
+
+
+def sum_of(data: bytes | memoryview) -> bytes:
+    """Return the sum of some bytes."""
+    return xxhash.xxh3_128_digest(data)
+
+
+def sum_of_rest(data: bytes | memoryview, start: int, limit: int, block_bytes: int) -> bytes:
+    """Return the sum of the last block of a range that ends at ``limit``; b"" if it is whole.
+
+    Shape: ``data`` begins at offset ``start``: the start of the range, or of a block.
+    """
+    low = max(start, limit // block_bytes * block_bytes)
+    return sum_of(memoryview(data)[low - start : limit - start]) if low < limit else b""
+
+
+def sums_until(sums: bytes, start: int, limit: int, rest: bytes, block_bytes: int) -> bytes:
+    """Return the sums of ``[start, limit)``, given those of a longer range with the same start.
+
+    ``rest`` is the sum of its last, partial block; see `sum_of_rest`.
+    """
+    whole = limit // block_bytes - start // block_bytes
+    return sums[: max(0, whole) * SUM_BYTES] + rest
+
+
+def covering(start: int, limit: int, low: int, high: int, block_bytes: int) -> tuple[int, int]:
+    """Return the bounds of the least whole blocks of ``[start, limit)`` around ``[low, high)``."""
+    first = max(start, low // block_bytes * block_bytes)
+    return first, min(limit, -(-high // block_bytes) * block_bytes)
+
+
+def are_blocks(data: bytes, at: int, *, start: int, sums: bytes, block_bytes: int) -> bool:
+    """Return True if ``data`` matches the sums of the range's blocks that begin at offset ``at``.
+
+    Shape: ``sums`` are those of the range, which begins at ``start``. ``data`` is whole blocks.
+    """
+    first = (at // block_bytes - start // block_bytes) * SUM_BYTES
+    found = sum_blocks(data, at, block_bytes)
+    return found == sums[first : first + len(found)]

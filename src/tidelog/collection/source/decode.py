@@ -1,4 +1,7 @@
-"""Decoding: from the bytes of a range to good rows, and to errors for the bad ones. Pure.
+"""Decoding: from the data of a range to good rows, and to errors for the bad ones. Pure.
+
+Files have bytes. Other kinds of sources have rows: columns, which are converted like those of
+parquet, or one column of text, which is decoded like lines of a file.
 
 The result for a record depends only on that record, never on its neighbours. So it does not matter
 how tasks split a range. A whole range is parsed at once, for speed. If a library fails on it, the
@@ -9,31 +12,92 @@ Shape: rows have the schema's columns and ``_offset`` (int64: the byte offset of
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidelog.collection.catalog.catalog import ERRORS_SCHEMA
-from tidelog.collection.formats.bad_rows import do_without_bad_rows
+from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, SourceInfo
 from tidelog.collection.formats.casts import Formats, fit
 from tidelog.collection.formats.csv.decode import decode_csv
-from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT, array_lines
 from tidelog.collection.formats.json.decode import decode_json
-from tidelog.collection.formats.lines import record_ends, split_at, white_of
+from tidelog.collection.formats.lines import CsvDialect, Int64s, record_ends, split_at, white_of
 from tidelog.collection.formats.parquet import PackedGroups, decode_parquet, split_groups
-from tidelog.collection.formats.places import Int64s
-from tidelog.collection.formats.records import OFFSET, Misfit, Records, shown
-from tidelog.collection.formats.row_texts import Texts, listed, texts_of
-from tidelog.collection.source.binding import FileRange
+from tidelog.collection.formats.records import (
+    OFFSET,
+    Misfit,
+    Records,
+    Texts,
+    do_without_bad_rows,
+    listed,
+    row_texts,
+    shown,
+    texts_of,
+)
+from tidelog.collection.source.binding import AddressRange, FileRange
+from tidelog.collection.source.kind import BODY, ROWS
 from tidelog.errors import CorruptionError, InvariantError, TidelogError
 from tidelog.persist.format.part import large_rows
+from tidelog.persist.format.schema import ShardSchema
+
+# The columns of these kinds are fixed and known. If a source lacks one, the user left it out on
+# purpose, so its values are not counted as dropped.
+OWN: Final = ("generator", "log")
+# The data of a range, as a source reads them.
+ReadData: TypeAlias = "bytes | pa.Table | DecodedRows"
+
+
+def required_columns(source: SourceInfo, schema: ShardSchema) -> list[str]:
+    """Return the columns in which a null makes a row bad: the key, and the time."""
+    key = schema.key if source.envelope == "upsert" else []
+    time = [] if source.time_column is None else [source.time_column]
+    return list(dict.fromkeys([*key, *time]))
+
+
+def decode_messages(
+    data: ReadData,
+    found: AddressRange,
+    wanted: pa.Schema,
+    *,
+    source: SourceInfo,
+    required: Sequence[str] = (),
+    counted: bool = True,
+) -> DecodedRows:
+    """Return the rows of a range, from bytes of a file or rows of another kind of source.
+
+    Data that are decoded already are returned unchanged.
+    """
+    if isinstance(data, DecodedRows):
+        return data
+    if isinstance(data, pa.Table):
+        return decode_rows(
+            data,
+            found,
+            wanted,
+            format=source.format,
+            dialect=source.csv,
+            required=required,
+            counted=counted and not (source.kind in OWN and source.format == ROWS),
+        )
+    if not isinstance(found, FileRange):
+        raise InvariantError("bytes were read for a range that is not of a file", path=found.path)
+    return decode_range(
+        data,
+        found,
+        wanted,
+        format=source.format,
+        dialect=source.csv,
+        required=required,
+        counted=counted,
+    )
+
 
 # Less than the maximum of a shard, which also stores a row's time and a null bit for each value.
 ROW_BYTES_MAX: Final = 8_000_000
@@ -47,7 +111,7 @@ class TextsNotKept(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DecodedRows:
     """The good rows of a range, its bad ones, and counts of fields that the schema lacks.
 
     ``texts`` returns the text of the rows at some offsets, for rows that a later step finds to be
@@ -69,7 +133,7 @@ def decode_range(
     dialect: CsvDialect = _COMMAS,
     required: Sequence[str] = (),
     counted: bool = True,
-) -> Decoded:
+) -> DecodedRows:
     """Decode the bytes of a range. A row in which a ``required`` column is null is bad.
 
     With ``counted`` False, fields that ``wanted`` lacks are not counted if counting takes time.
@@ -86,7 +150,7 @@ def decode_range(
     except CorruptionError as error:
         # The range was bound without a read. Its bytes never change, so the error is permanent: it
         # becomes a bad row.
-        return Decoded(nothing, _unreadable(found, error.sentence))
+        return DecodedRows(nothing, _unreadable(found, error.sentence))
     except (TidelogError, MemoryError):
         raise
     except Exception:  # noqa: BLE001 - a file that makes a library fail has bad rows
@@ -100,13 +164,13 @@ def _decode_apart(
     data: bytes,
     found: FileRange,
     dialect: CsvDialect | None,
-    decode: Callable[[bytes, FileRange], Decoded],
-) -> Decoded:
+    decode: Callable[[bytes, FileRange], DecodedRows],
+) -> DecodedRows:
     """Decode text in parts, because some record makes a library fail."""
     head = len(found.header) if found.start == 0 else 0
     starts, ends = split_at(data, record_ends(data, dialect), start=head, white=white_of(dialect))
 
-    def some(start: int, limit: int) -> Decoded:
+    def some(start: int, limit: int) -> DecodedRows:
         low = int(starts[start]) if start else 0
         high = int(ends[limit - 1]) if limit else head
         at = found.start + low
@@ -122,7 +186,7 @@ def _decode_apart(
     dropped: Counter[str] = Counter()
     for one in done:
         dropped.update(one.dropped)
-    return Decoded(
+    return DecodedRows(
         pa.concat_tables([one.rows for one in done]) if done else pa.table({}),
         pa.concat_tables([*(one.errors for one in done), errors_table(found.path, misfits)]),
         dict(dropped),
@@ -136,12 +200,15 @@ def _decode_apart(
 
 
 def _decode_groups_apart(
-    data: bytes, found: FileRange, decode: Callable[[bytes, FileRange], Decoded], nothing: pa.Table
-) -> Decoded:
+    data: bytes,
+    found: FileRange,
+    decode: Callable[[bytes, FileRange], DecodedRows],
+    nothing: pa.Table,
+) -> DecodedRows:
     """Decode row groups one by one. Each group that makes a library fail becomes one bad row."""
     groups = split_groups(data, found.start, found.limit)
 
-    def some(start: int, limit: int) -> list[tuple[PackedGroups, Decoded]]:
+    def some(start: int, limit: int) -> list[tuple[PackedGroups, DecodedRows]]:
         ranges = [msgspec.structs.replace(found, start=g.low, limit=g.high) for g in groups]
         return [(groups[at], decode(groups[at].data, ranges[at])) for at in range(start, limit)]
 
@@ -166,7 +233,7 @@ def _decode_groups_apart(
             told.update(zip(within.tolist(), listed(one.texts(within)), strict=True))
         return texts_of([told[offset] for offset in offsets.tolist()])
 
-    return Decoded(
+    return DecodedRows(
         pa.concat_tables([nothing, *(one.rows for _, one in done)]),
         pa.concat_tables(
             [*(one.errors for _, one in done), errors_table(found.path, misfits)]
@@ -194,7 +261,7 @@ def _decode(
     dialect: CsvDialect,
     required: Sequence[str],
     counted: bool,
-) -> Decoded:
+) -> DecodedRows:
     if format in ("json", ARRAY_FORMAT):
         records = decode_json(
             data, wanted, base=found.start, counted=counted, folds_case=dialect.folds_case
@@ -220,7 +287,7 @@ def fit_records(
     *,
     required: Sequence[str],
     formats: Formats = _ISO,
-) -> Decoded:
+) -> DecodedRows:
     """Return the parsed records that fit the wanted types, converted, and errors for the others."""
     table, places, faults = _fit(records.table.select(wanted.names), wanted, formats)
     offsets = records.offsets
@@ -236,7 +303,7 @@ def fit_records(
         own = _errors(path, offsets[bad], faults.reasons_of(bad), records.texts(bad))
         errors = _in_order(pa.concat_tables([errors, own])) if errors.num_rows else own
         rows = rows.filter(pa.array(faults.codes[places] < 0))
-    return Decoded(
+    return DecodedRows(
         rows,
         errors,
         records.dropped,
@@ -299,3 +366,118 @@ def _in_order(errors: pa.Table) -> pa.Table:
     """Return bad records sorted by offset; those with the same offset keep their order."""
     order = np.argsort(errors.column("offset").to_numpy(), kind="stable")
     return errors.take(order)
+
+
+_BREAK: Final = re.compile(rb'"(?:[^"\\\r\n]|\\[^\r\n])*"|[\r\n]|"')
+
+
+def decode_rows(
+    rows: pa.Table,
+    found: AddressRange,
+    wanted: pa.Schema,
+    *,
+    format: str,
+    dialect: CsvDialect = _COMMAS,
+    required: Sequence[str] = (),
+    counted: bool = True,
+) -> DecodedRows:
+    """Decode the rows of a range; see `decode_range`."""
+    if format != ROWS:
+        bodies = rows.column(BODY).cast(pa.binary()).to_pylist()
+        one_record = one_line if format == "json" else csv_line
+        lines = [None if body is None else one_record(body) for body in bodies]
+        addresses = rows.column(OFFSET).to_numpy()
+        misfits = [
+            Misfit(address, _no_record(body, format), shown(body or b""))
+            for address, body, line in zip(addresses.tolist(), bodies, lines, strict=True)
+            if line is None
+        ]
+        decode = partial(
+            decode_range,
+            wanted=wanted,
+            format=format,
+            dialect=dialect,
+            required=required,
+            counted=counted,
+        )
+        return _decode_records(lines, addresses, misfits, found.path, decode)
+    missing = [name for name in wanted.names if name not in rows.column_names]
+    for name in missing:
+        nothing: Any = pa.nulls(rows.num_rows)
+        rows = rows.append_column(name, nothing)
+    addresses = rows.column(OFFSET).to_numpy()
+    data = rows.select(wanted.names)
+    dropped: dict[str, int] = {}
+    if counted:
+        others = (name for name in rows.column_names if name not in {OFFSET, *wanted.names})
+        values = {name: rows.num_rows - rows.column(name).null_count for name in others}
+        dropped = {name: count for name, count in values.items() if count}
+    records = Records(data, addresses, lambda some: row_texts(data.take(some)), dropped=dropped)
+    return fit_records(records, found.path, wanted, required=required)
+
+
+def _no_record(body: bytes | None, format: str) -> str:
+    if not (body or b"").strip():
+        return "the record is empty"
+    return "the record is not one json value" if format == "json" else "the record is not one line"
+
+
+def _decode_records(
+    records: Sequence[bytes | None],
+    addresses: Int64s,
+    misfits: Sequence[Misfit],
+    path: str,
+    decode: Callable[[bytes, FileRange], DecodedRows],
+) -> DecodedRows:
+    """Decode records as the lines of a file; those that are None are in ``misfits``."""
+    lines = [record or b"" for record in records]
+    sizes = np.fromiter((len(line) + 1 for line in lines), np.int64, len(lines))
+    # Begin at offset 1: at 0, the decoder would look for the mark of a file's beginning.
+    starts = 1 + np.cumsum(sizes) - sizes
+    data = b"".join(line + b"\n" for line in lines)
+    done = decode(data, FileRange(path=path, start=1, limit=1 + len(data)))
+    good, bad = (
+        _with_addresses(table, name, starts, addresses)
+        for table, name in ((done.rows, OFFSET), (done.errors, "offset"))
+    )
+    errors = pa.concat_tables([bad, errors_table(path, misfits)])
+    return DecodedRows(
+        good,
+        errors.sort_by("offset").cast(ERRORS_SCHEMA.data),
+        done.dropped,
+        lambda some: texts_of(
+            [shown(lines[row]) for row in np.searchsorted(addresses, some).tolist()]
+        ),
+    )
+
+
+def _with_addresses(table: pa.Table, name: str, starts: Int64s, addresses: Int64s) -> pa.Table:
+    """Return a table with the offsets of lines replaced by the addresses of their records."""
+    places = table.column(name).to_numpy()
+    rows = np.searchsorted(starts, places, side="right") - 1
+    at = table.schema.get_field_index(name)
+    return table.set_column(at, table.schema.field(at), pa.array(addresses[rows], pa.int64()))
+
+
+def csv_line(body: bytes) -> bytes | None:
+    """Return a csv record without its line end; None if it is empty or has more than one line."""
+    line = body.removesuffix(b"\n").removesuffix(b"\r")
+    return None if not line.strip() or b"\n" in line or b"\r" in line else line
+
+
+def one_line(body: bytes) -> bytes | None:
+    """Return json as one line; None if it is empty or has a line break within a string."""
+    body = body.strip()
+    if not body:
+        return None
+    if b"\n" not in body and b"\r" not in body:
+        return body
+    torn: list[bool] = []
+
+    def flat(found: re.Match[bytes]) -> bytes:
+        text = found.group()
+        torn.extend([True] * (text == b'"'))
+        return b" " if text in (b"\n", b"\r") else text
+
+    line = _BREAK.sub(flat, body)
+    return None if torn else line

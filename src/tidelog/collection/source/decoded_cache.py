@@ -21,14 +21,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidelog.collection.formats.places import Int64s
-from tidelog.collection.formats.records import OFFSET
-from tidelog.collection.formats.row_texts import Texts
-from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.blocks import SUM_BYTES, block_bounds
-from tidelog.collection.source.decode import Decoded, TextsNotKept
-from tidelog.collection.source.opened import BoundFile, OpenedFile
-from tidelog.collection.source.surveyed import Surveyed, SurveyPiece
+from tidelog.collection.formats.lines import Int64s
+from tidelog.collection.formats.records import OFFSET, Texts
+from tidelog.collection.source.binding import SUM_BYTES, FileRange, block_bounds
+from tidelog.collection.source.decode import DecodedRows, TextsNotKept
+from tidelog.collection.source.fetch import BoundFile, OpenedFile
+from tidelog.collection.source.survey_facts import SurveyFacts, SurveyPiece
 from tidelog.core.clock import Clock
 
 KEPT_ROWS_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -99,7 +97,7 @@ class DecodedPiece:
     def size_bytes(self) -> int:
         return self.rows.nbytes + self.errors.nbytes
 
-    def between(self, low: int, high: int) -> Decoded | None:
+    def between(self, low: int, high: int) -> DecodedRows | None:
         """Return the records that start in ``[low, high)``; None if they cannot be separated.
 
         The counts of dropped values are those of the whole piece. A part of it cannot have its own.
@@ -107,7 +105,7 @@ class DecodedPiece:
         proof = self.proof
         if proof.dropped and (low > proof.first or high < proof.limit):
             return None
-        return Decoded(
+        return DecodedRows(
             _between(self.rows, OFFSET, low, high),
             _between(self.errors, "offset", low, high),
             proof.dropped,
@@ -171,7 +169,7 @@ class RowsInMemory:
 
 async def read_kept(
     rows: KeptRows, file: OpenedFile, found: FileRange, low: int, high: int, *, clock: Clock
-) -> Decoded | None:
+) -> DecodedRows | None:
     """Return the records of a bound range that start in ``[low, high)``, from the cache.
 
     Return None if some of them are not cached, or their bytes are not proven to be the bound ones.
@@ -181,7 +179,7 @@ async def read_kept(
         SourceRewritten: the file differs from the bound one. GoneError: the file no longer exists.
     """
     kept = await clock.offload(lambda: rows.find(found.path, low, high))
-    parts: list[Decoded] = []
+    parts: list[DecodedRows] = []
     while low < high:
         fitting = (one for one in kept if one.proof.first <= low < one.proof.limit)
         piece = next((one for one in fitting if one.proof.fits(found)), None)
@@ -209,7 +207,7 @@ async def _is_tail_bound(piece: DecodedPiece, file: OpenedFile, found: FileRange
 
 
 def piece_of(
-    piece: SurveyPiece, found: Surveyed, decoded: Decoded, *, end: int, tail: bytes
+    piece: SurveyPiece, found: SurveyFacts, decoded: DecodedRows, *, end: int, tail: bytes
 ) -> DecodedPiece:
     """Return the decoded records of a survey's piece, in the form for the cache.
 
@@ -235,13 +233,13 @@ def piece_of(
     return DecodedPiece(proof, decoded.rows, decoded.errors)
 
 
-def join_decoded(found: list[Decoded]) -> Decoded:
+def join_decoded(found: list[DecodedRows]) -> DecodedRows:
     """Return the records of adjacent pieces as one."""
     dropped: dict[str, int] = {}
     for one in found:
         for name, count in one.dropped.items():
             dropped[name] = dropped.get(name, 0) + count
-    return Decoded(
+    return DecodedRows(
         pa.concat_tables([one.rows for one in found]),
         pa.concat_tables([one.errors for one in found]),
         dropped,

@@ -20,21 +20,24 @@ import msgspec
 
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.formats.packed.packed import codec_of
-from tidelog.collection.source.binding import AddressRange, FileRange, Taken
-from tidelog.collection.source.blocks import BLOCK_BYTES, are_blocks
-from tidelog.collection.source.candidates import SurveyMemory, choose_candidates
-from tidelog.collection.source.cut import (
-    Cut,
-    choose_cut,
-    choose_rough_cut,
-    ranges_until,
-    take_all,
-    upper_after,
+from tidelog.collection.source.binding import (
+    BLOCK_BYTES,
+    AddressRange,
+    FileRange,
+    Taken,
+    are_blocks,
 )
+from tidelog.collection.source.decode import ReadData
 from tidelog.collection.source.decoded_cache import KeptRows, RowsInMemory, read_kept
-from tidelog.collection.source.fetch import can_be_shared, read_share
-from tidelog.collection.source.files_head import FilesHead, each_once, is_asked_for
-from tidelog.collection.source.generations import family_of, record_displaced
+from tidelog.collection.source.fetch import OpenedFile, can_be_shared, join_kept, read_share
+from tidelog.collection.source.files_head import (
+    FilesHead,
+    SurveyMemory,
+    choose_candidates,
+    each_once,
+    is_asked_for,
+    leads_into,
+)
 from tidelog.collection.source.identified import (
     Search,
     find_moved_on,
@@ -44,40 +47,44 @@ from tidelog.collection.source.identified import (
     replaced_since,
     sizes_now,
 )
-from tidelog.collection.source.messages import ReadData
 from tidelog.collection.source.moves import (
     Moves,
     date_of,
+    family_of,
     gone_by_beginning,
     kin_by_beginning,
     known_identity,
+    record_displaced,
     without_stale,
 )
-from tidelog.collection.source.opened import OpenedFile, join_kept
-from tidelog.collection.source.own_location import leads_into
 from tidelog.collection.source.port import Plan, SourceHead, Survey
 from tidelog.collection.source.still_there import NEW_US, find_lost
 from tidelog.collection.source.survey import survey_piece
-from tidelog.collection.source.survey_packed import OpenTexts, read_any_text, read_packed
-from tidelog.collection.source.survey_result import SurveyJob, greatest_time
-from tidelog.collection.source.surveyed import (
+from tidelog.collection.source.survey_facts import (
     CHANGED,
     WENT,
     AnyPiece,
+    Cut,
     FileCandidate,
     FileSurvey,
-    Surveyed,
+    SurveyFacts,
     SurveyPiece,
+    choose_cut,
+    choose_rough_cut,
     join_pieces,
+    ranges_until,
     split_candidate,
+    take_all,
     unseen,
+    upper_after,
     went_away,
 )
+from tidelog.collection.source.survey_packed import OpenTexts, read_any_text, read_packed
+from tidelog.collection.source.survey_result import SurveyJob, greatest_time
 from tidelog.core.clock import Clock
 from tidelog.errors import CorruptionError, GoneError, InvariantError, SourceRewritten
-from tidelog.persist.format.schema import ShardSchema, encode_schema
-from tidelog.store.keys import is_odd_key, shown_key
-from tidelog.store.patterns import distinct_prefixes
+from tidelog.persist.format.schema import ShardSchema
+from tidelog.store.keys import distinct_prefixes, is_odd_key, shown_key
 from tidelog.store.port import Store
 from tidelog.store.urls import keeps_versions
 from tidelog.store.wrappers.metered import Usage, usage_of
@@ -210,7 +217,7 @@ class FilesSource:
             budget, round_ = budget * 2, round_ + 1
         return None
 
-    async def survey(self, piece: AnyPiece, job: SurveyJob) -> Surveyed:
+    async def survey(self, piece: AnyPiece, job: SurveyJob) -> SurveyFacts:
         if not isinstance(piece, SurveyPiece):
             raise InvariantError("a files source was given another source's piece")
         asked = piece.candidate
@@ -438,7 +445,7 @@ class FilesSource:
     def _job(self, lower: int) -> SurveyJob:
         return SurveyJob(
             source=self.info,
-            schema=encode_schema(self.schema),
+            schema=self.schema.encoded,
             lower=lower,
             time_max=greatest_time(self.info, now_us=self.clock.now_us(), lower=lower),
             final=self.final,

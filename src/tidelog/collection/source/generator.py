@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from tidelog.collection.formats.places import Int64s
+from tidelog.collection.formats.lines import Int64s
 from tidelog.collection.formats.times import parse_time_us
 from tidelog.collection.source.kind import ADDRESS, Frontier, OpenedWith, RowRange, SourceKind
 from tidelog.errors import UsageError
@@ -57,9 +57,9 @@ class Generator(SourceKind):
         self.shape = settings.get("shape", SHAPES[0])
         if self.shape not in SHAPES:
             known = ", ".join(SHAPES)
-            raise UsageError(f"--generator must be one of {known}, not {self.shape!r}")
+            raise UsageError(f"settings['shape'] must be one of {known}, not {self.shape!r}")
         if self.shape == "counter" and (wrong := {"keys", "skew", "seed"} & set(settings)):
-            raise UsageError(f"--set {min(wrong)} needs --generator key-value")
+            raise UsageError(f"settings[{min(wrong)!r}] needs settings['shape']='key-value'")
         self.paced = "rate" in settings
         self.rate = whole("rate", RATE, least=1, most=1_000_000_000)
         self.rows = whole("rows", ROWS_MAX if self.paced else ROWS_ALONE, most=ROWS_MAX)
@@ -67,9 +67,9 @@ class Generator(SourceKind):
         self.keys = whole("keys", 1_000, least=1, most=2**48)
         self.skew = whole("skew", 0, most=8)
         begin = settings.get("start", START)
-        self.start_us = parse_time_us(begin, what="--set start=")
+        self.start_us = parse_time_us(begin, what="settings['start']")
         if not 0 <= self.start_us <= START_MAX_US:
-            raise UsageError("--set start must be from 1970 to the year 9000")
+            raise UsageError("settings['start'] must be from 1970 to the year 9000")
 
     async def columns(self) -> pa.Schema:
         return self._table(np.zeros(0, np.int64)).drop_columns([ADDRESS]).schema

@@ -16,33 +16,29 @@ import msgspec
 
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.formats.packed.packed import codec_of, encode_packed, is_packed
-from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.blocks import sum_of
+from tidelog.collection.source.binding import FileRange, sum_of
+from tidelog.collection.source.fetch import OpenedFile
 from tidelog.collection.source.files_head import FilesHead
-from tidelog.collection.source.generations import (
-    family_of,
-    former_path,
-    names_by_path,
-    shown_path,
-)
 from tidelog.collection.source.moves import (
     Beginning,
     Moves,
     date_of,
+    family_of,
+    former_path,
     identity_in,
     is_same_file,
     known_identity,
     named_twice,
+    names_by_path,
+    shown_path,
     with_identity,
 )
-from tidelog.collection.source.opened import OpenedFile
 from tidelog.collection.source.survey import has_text_of, is_unchanged
+from tidelog.collection.source.survey_facts import FileCandidate, FileSurvey
 from tidelog.collection.source.survey_packed import read_text
-from tidelog.collection.source.surveyed import FileCandidate, FileSurvey
 from tidelog.core.clock import Clock, run_all
 from tidelog.errors import CorruptionError, GoneError, ObjectNotFound
-from tidelog.store.local.files import tag_at
-from tidelog.store.local.identity import FileState, identity_of, is_beside, state_of
+from tidelog.store.local.files import FileState, identity_of, is_beside, state_of, tag_at
 from tidelog.store.port import Entry, Store
 from tidelog.store.urls import local_path
 
@@ -62,7 +58,7 @@ class RenameSearch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Alike:
+class _RenameCandidate:
     """A new file, its beginnings, and the rows of the missing files whose bound bytes it has."""
 
     one: FileSurvey
@@ -101,7 +97,7 @@ class Search:
         """
         lengths, found = sorted({length for length, _ in (*self.gone, *self.kin)}), False
         went: list[FileCandidate] = []
-        rest: list[_Alike] = []
+        rest: list[_RenameCandidate] = []
         for one in new if lengths else ():
             file = OpenedFile(store=self.store, path=one.candidate.path, source=self.info.name)
             try:
@@ -123,7 +119,9 @@ class Search:
                 went.append(like.one.candidate)
         return RenameSearch(found, tuple(went))
 
-    async def _alike(self, one: FileSurvey, file: OpenedFile, lengths: Sequence[int]) -> _Alike:
+    async def _alike(
+        self, one: FileSurvey, file: OpenedFile, lengths: Sequence[int]
+    ) -> _RenameCandidate:
         """Return a new file with the missing files whose bound bytes it has.
 
         Raises:
@@ -148,14 +146,14 @@ class Search:
             await file.get(0, 1)
             if not await self._is_in_place(asked.path):
                 raise file.gone()
-        return _Alike(one, file, begins, gone, identity_in(asked.e_tag))
+        return _RenameCandidate(one, file, begins, gone, identity_in(asked.e_tag))
 
     async def _is_in_place(self, path: str) -> bool:
         """Return False if the path no longer has the file that the listing shows there."""
         gone = await replaced_since({path: self.tags.get(path, "")}, self.info.url, self.clock)
         return not gone
 
-    def _learn(self, like: _Alike, kin: Collection[str]) -> bool:
+    def _learn(self, like: _RenameCandidate, kin: Collection[str]) -> bool:
         return self.moves.learn(
             like.one.candidate,
             like.gone,
@@ -164,7 +162,7 @@ class Search:
             kin=kin,
         )
 
-    def _others(self, like: _Alike) -> list[FileRange]:
+    def _others(self, like: _RenameCandidate) -> list[FileRange]:
         """Return the files of which a new one may be a copy.
 
         The file whose path the new one has taken is not among them: rotated logs may begin alike.
@@ -287,7 +285,7 @@ def _date(e_tag: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Others:
+class OtherFiles:
     """Paths whose file is another one than that of the recorded row.
 
     Shape: ``replaced`` are those whose former file is at another path. The files of ``unlike`` only
@@ -306,7 +304,7 @@ async def find_others(
     *,
     url: str,
     clock: Clock,
-) -> Others:
+) -> OtherFiles:
     """Find the changed files that are others than the recorded ones, by their identities."""
     names = names_by_path(taken)
     found = {entry.key: identity_in(entry.e_tag) for entry in changed}
@@ -317,7 +315,7 @@ async def find_others(
         if (known := known_identity(taken[path])) and identity and identity != known
     }
     if not unlike:
-        return Others(frozenset(moved), frozenset())
+        return OtherFiles(frozenset(moved), frozenset())
     elsewhere = {identity_in(entry.e_tag) for entry in head.entries}
 
     def find() -> set[str]:
@@ -328,7 +326,7 @@ async def find_others(
         }
 
     replaced = await clock.offload(find)
-    return Others(frozenset(moved | replaced), frozenset(unlike.keys() - replaced))
+    return OtherFiles(frozenset(moved | replaced), frozenset(unlike.keys() - replaced))
 
 
 def paths_of(identity: str, entries: Sequence[Entry]) -> list[str]:

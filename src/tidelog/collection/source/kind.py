@@ -72,7 +72,7 @@ class OpenedWith:
             UsageError: the setting is missing.
         """
         if name not in self.settings:
-            raise UsageError(f"a source of the kind {self.info.kind!r} needs --set {name}=...")
+            raise UsageError(f"a source of the kind {self.info.kind!r} needs settings[{name!r}]")
         return self.settings[name]
 
     def whole(self, name: str, default: int, *, least: int = 0, most: int = 2**53) -> int:
@@ -87,7 +87,7 @@ class OpenedWith:
         digits = text.replace("_", "")
         if not (digits.isascii() and digits.isdigit()) or not least <= int(digits) <= most:
             raise UsageError(
-                f"--set {name}={quoted(text)} must be a whole number from {least} to {most}"
+                f"settings[{name!r}]={quoted(text)} must be a whole number from {least} to {most}"
             )
         return int(digits)
 

@@ -23,7 +23,7 @@ from tidelog.errors import GoneError, UsageError
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store, real_root
-from tidelog.store.wrappers.metered import Metered
+from tidelog.store.wrappers.metered import MeteringStore
 
 GROUP: Final = "tidelog.sources"
 GENERATOR: Final = "generator"
@@ -81,7 +81,7 @@ def _installed(name: str) -> type[SourceKind] | None:
 
 
 def open_kind(
-    info: SourceInfo, *, store: Store, clock: Clock, opened: dict[str, Metered] | None = None
+    info: SourceInfo, *, store: Store, clock: Clock, opened: dict[str, MeteringStore] | None = None
 ) -> SourceKind:
     """Open a source of another kind than files; ``store`` is the location's.
 
@@ -95,17 +95,17 @@ def open_kind(
     if unknown:
         known = ", ".join(kind.knows) or "none"
         raise UsageError(
-            f"--set {unknown[0]} is not a setting of a source of the kind {info.kind!r}; its "
-            f"settings: {known}"
+            f"settings[{unknown[0]!r}] is not a setting of a source of the kind {info.kind!r}; "
+            f"its settings: {known}"
         )
     stores = {} if opened is None else opened
     opening = partial(_open_once, stores, clock)
     return kind(OpenedWith(info=info, store=store, clock=clock, open_store=opening))
 
 
-def _open_once(stores: dict[str, Metered], clock: Clock, url: str) -> Metered:
+def _open_once(stores: dict[str, MeteringStore], clock: Clock, url: str) -> MeteringStore:
     if url not in stores:
-        stores[url] = Metered(open_store(url, clock=clock), clock=clock)
+        stores[url] = MeteringStore(open_store(url, clock=clock), clock=clock)
     return stores[url]
 
 
@@ -116,7 +116,7 @@ def open_source(
     store: Store,
     clock: Clock,
     final: bool = False,
-    opened: dict[str, Metered] | None = None,
+    opened: dict[str, MeteringStore] | None = None,
 ) -> RawSource:
     """Open a source of the catalog; see `open_kind`.
 

@@ -30,16 +30,16 @@ from tidelog.errors import (
     SourceRewritten,
     UsageError,
 )
+from tidelog.store.keys import Within
 from tidelog.store.port import Store
 from tidelog.store.urls import split_query
-from tidelog.store.within import Within
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.gc.cursors import Witness
 from tidelog.wal.log import LOG_RECORDS, Log
 from tidelog.wal.logs import log_folder
 from tidelog.wal.opening import open_log
 
-OLDEST, NEWEST = "oldest", "newest"
+OLDEST, NEXT = "oldest", "next"
 WINDOW_ROWS: Final = 65_536
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _NOTHING: Final = LOG_RECORDS.empty_table()
@@ -53,7 +53,7 @@ class LogRecords(SourceKind):
     name = "log"
     knows = {  # noqa: RUF012 - a class variable of the port, and no field
         "log": "the log's name in this location, or the URL of its folder elsewhere",
-        "from": "oldest, newest (only records appended from now), or a position",
+        "from": "oldest, next (only records appended from now), or a position",
     }
     row_bytes = 256
 
@@ -63,9 +63,12 @@ class LogRecords(SourceKind):
         self.is_url = "/" in self.where
         if not self.is_url:
             check_name(self.where, of="name of a log")
-        self.begin = opening.settings.get("from", OLDEST)
-        if self.begin not in (OLDEST, NEWEST) and not self.begin.isdecimal():
-            raise UsageError(f"--set from={self.begin!r} must be {OLDEST}, {NEWEST} or a position")
+        begin = opening.settings.get("from", OLDEST)
+        self.begin = NEXT if begin == "newest" else begin  # An earlier name of the same position.
+        if self.begin not in (OLDEST, NEXT) and not self.begin.isdecimal():
+            raise UsageError(
+                f"settings['from']={self.begin!r} must be {OLDEST}, {NEXT} or a position"
+            )
         self.path = split_query(self.where)[0].rstrip("/")
         self._opened: Log | None = None
         self._witness: Witness | None = None
@@ -83,10 +86,10 @@ class LogRecords(SourceKind):
     async def settle(self) -> Mapping[str, str]:
         log = await self._log()
         bounds = await log.bounds()
-        begin = {OLDEST: bounds.oldest, NEWEST: bounds.next}.get(self.begin) or int(self.begin)
+        begin = {OLDEST: bounds.oldest, NEXT: bounds.next}.get(self.begin) or int(self.begin)
         if not bounds.oldest <= begin <= bounds.next:
             raise UsageError(
-                f"--set from={begin} is not a position of the log: its oldest position is "
+                f"settings['from']={begin} is not a position of the log: its oldest position is "
                 f"{bounds.oldest}, and its next is {bounds.next}"
             )
         where = log.store.url if log.store.url.startswith("file:") and self.is_url else self.where

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidelog.collection.source.binding import AddressRange, Taken
-from tidelog.collection.source.messages import ReadData
+from tidelog.collection.source.decode import ReadData
+from tidelog.collection.source.survey_facts import AnyPiece, SurveyFacts
 from tidelog.collection.source.survey_result import SurveyJob
-from tidelog.collection.source.surveyed import AnyPiece, Surveyed
 from tidelog.store.wrappers.metered import Usage
 
 
@@ -32,7 +32,7 @@ class Plan:
 class SurveyResult:
     """The result for each piece, in order, and the store usage of other processes."""
 
-    found: Sequence[Surveyed]
+    found: Sequence[SurveyFacts]
     usage: Usage = field(default_factory=Usage)
 
 
@@ -85,7 +85,7 @@ class RawSource(Protocol):
         """
         ...
 
-    async def survey(self, piece: AnyPiece, job: SurveyJob) -> Surveyed:
+    async def survey(self, piece: AnyPiece, job: SurveyJob) -> SurveyFacts:
         """Read a piece of the data after the last binding, and return what a plan needs of it.
 
         Raises:
@@ -117,7 +117,7 @@ class RawSource(Protocol):
 
         With ``anew``, the source ignores its cache of decoded rows.
         Shape: bytes of a file, or rows with their addresses: see
-            `tidelog.collection.source.messages`. With ``low`` or ``high``, only the records that
+            `tidelog.collection.source.decode`. With ``low`` or ``high``, only the records that
             start in ``[low, high)``, with a range that describes them.
 
         Raises:

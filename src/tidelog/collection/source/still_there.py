@@ -16,7 +16,8 @@ from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.files_head import FilesHead
 from tidelog.core.clock import run_all
 from tidelog.errors import ObjectNotFound
-from tidelog.store.port import Store, is_version
+from tidelog.store.keys import is_version
+from tidelog.store.port import Store
 
 NEW_US: Final = 2_000_000
 _PAGE: Final = 1_000  # About how many objects a store lists in one answer.

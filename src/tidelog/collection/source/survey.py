@@ -14,11 +14,21 @@ from tidelog.collection.formats.csv.decode import header_of
 from tidelog.collection.formats.lines import WHITE
 from tidelog.collection.formats.packed.packed import decode_packed, is_packed
 from tidelog.collection.formats.parquet import footer_bytes, group_span, groups_between, read_footer
-from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.blocks import are_blocks, covering, sum_of
+from tidelog.collection.source.binding import FileRange, are_blocks, covering, sum_of
 from tidelog.collection.source.decoded_cache import KeepRows
-from tidelog.collection.source.fetch import READ_ON_BYTES, read_footer_of
-from tidelog.collection.source.opened import OpenedFile
+from tidelog.collection.source.fetch import READ_ON_BYTES, OpenedFile, read_footer_of
+from tidelog.collection.source.survey_facts import (
+    CHANGED,
+    SHORTER,
+    TORN,
+    TORN_ARRAY,
+    WENT,
+    FileCandidate,
+    Keep,
+    SurveyFacts,
+    SurveyPiece,
+    array_and_more,
+)
 from tidelog.collection.source.survey_packed import (
     OpenTexts,
     check_packed,
@@ -35,18 +45,6 @@ from tidelog.collection.source.survey_result import (
     has_record_end,
     look_at_groups,
     look_at_text,
-)
-from tidelog.collection.source.surveyed import (
-    CHANGED,
-    SHORTER,
-    TORN,
-    TORN_ARRAY,
-    WENT,
-    FileCandidate,
-    Keep,
-    Surveyed,
-    SurveyPiece,
-    array_and_more,
 )
 from tidelog.core.clock import Clock
 from tidelog.errors import (
@@ -69,7 +67,7 @@ async def survey_piece(
     texts: OpenTexts,
     keep: Keep | None = None,
     keep_rows: KeepRows | None = None,
-) -> Surveyed:
+) -> SurveyFacts:
     """Survey a piece of a file. If the file must wait, the result has the reason.
 
     A fault of one file must not stop the others. So it is a reason to wait, not an error; the
@@ -84,7 +82,7 @@ async def survey_piece(
             # The file is opened in the bound version, so this read fails if the version has
             # changed. It succeeds if only the listing is older than the binding.
             await file.get(0, 1)
-            return Surveyed()
+            return SurveyFacts()
         if job.source.format == "parquet":
             return await _survey_groups(piece, job, file, clock=clock, keep=keep)
         if is_packed(asked.path, job.source.format):
@@ -94,20 +92,20 @@ async def survey_piece(
         if asked.checked and asked.before is not None and piece.is_first:
             await _check_unchanged(asked.before, file)
             if asked.start >= asked.limit:
-                return Surveyed()
+                return SurveyFacts()
         return await _survey_text(piece, job, file, clock=clock, keep=keep, keep_rows=keep_rows)
     except GoneError:
         # Committed rows stay. Bound ranges are not surveyed again: a tick reads them.
-        return Surveyed(waits=WENT)
+        return SurveyFacts(waits=WENT)
     except SourceRewritten:
-        return Surveyed(waits=CHANGED)
+        return SurveyFacts(waits=CHANGED)
     except CorruptionError as error:
         # Another process may still be writing or moving the file. A later survey reads it again.
-        return Surveyed(waits=error.sentence)
+        return SurveyFacts(waits=error.sentence)
     except (TidelogError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - one file must not stop the others
-        return Surveyed(waits=unforeseen(error, f"offset {piece.low}").sentence)
+        return SurveyFacts(waits=unforeseen(error, f"offset {piece.low}").sentence)
 
 
 async def _survey_text(
@@ -118,17 +116,17 @@ async def _survey_text(
     clock: Clock,
     keep: Keep | None,
     keep_rows: KeepRows | None,
-) -> Surveyed:
+) -> SurveyFacts:
     asked = piece.candidate
     header = asked.before.header if asked.before is not None else b""
     needs_header = asked.before is None and job.source.dialect is not None
     if needs_header and (piece.low > 0 or job.is_light(asked.path)):
         header = await _read_header(asked, job, file)
     if job.is_light(asked.path):
-        return Surveyed(limit=asked.limit, header=header)
+        return SurveyFacts(limit=asked.limit, header=header)
     data = await file.get(piece.low, piece.high)
     if len(data) < piece.high - piece.low:
-        return Surveyed(waits=SHORTER)
+        return SurveyFacts(waits=SHORTER)
     if piece.is_last or job.is_timed:
         data = await _read_on(data, piece, job, file)
     if keep is not None:
@@ -276,7 +274,7 @@ async def _check_unchanged(before: FileRange, file: OpenedFile) -> None:
 
 async def _survey_groups(
     piece: SurveyPiece, job: SurveyJob, file: OpenedFile, *, clock: Clock, keep: Keep | None
-) -> Surveyed:
+) -> SurveyFacts:
     asked, before = piece.candidate, piece.candidate.before
     size = asked.size_bytes
     footer = await read_footer_of(
@@ -290,9 +288,9 @@ async def _survey_groups(
     if before is None:
         check_columns(metadata, job.data_schema.names, job.source.csv, path=asked.path)
     if asked.start >= asked.limit:
-        return Surveyed()
+        return SurveyFacts()
     if job.is_light(asked.path):
-        return Surveyed(limit=asked.limit, head=sum_of(footer), head_bytes=len(footer))
+        return SurveyFacts(limit=asked.limit, head=sum_of(footer), head_bytes=len(footer))
     first, last = groups_between(metadata, *piece.window)
     start, limit = group_span(metadata, first, last)
     if not job.is_timed:
@@ -302,7 +300,7 @@ async def _survey_groups(
         start, limit = piece.low, max(piece.high, end, limit)
     data = await file.get(start, limit)
     if len(data) < limit - start:
-        return Surveyed(waits=SHORTER)
+        return SurveyFacts(waits=SHORTER)
     if keep is not None:
         keep(asked.path, start, data)
         keep(asked.path, size - len(footer), footer)

@@ -18,26 +18,25 @@ import msgspec
 
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
 from tidelog.collection.formats.packed.packed import (
-    Packed,
+    PackedRange,
     codec_of,
     decode_packed,
     is_packed,
 )
 from tidelog.collection.formats.packed.text import TORN_MEMBER, Extent, PackedText
-from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.blocks import are_blocks, sum_of
+from tidelog.collection.source.binding import FileRange, are_blocks, sum_of
 from tidelog.collection.source.decoded_cache import KeepRows
-from tidelog.collection.source.opened import OpenedFile
+from tidelog.collection.source.fetch import OpenedFile
+from tidelog.collection.source.survey_facts import SHORTER, Keep, SurveyFacts, SurveyPiece
 from tidelog.collection.source.survey_result import (
     HEAD_BYTES,
     SurveyJob,
     has_record_end,
     look_at_text,
 )
-from tidelog.collection.source.surveyed import SHORTER, Keep, Surveyed, SurveyPiece
 from tidelog.core.clock import Clock
 from tidelog.errors import CorruptionError, SourceRewritten
-from tidelog.store.port import is_version
+from tidelog.store.keys import is_version
 
 COPIED_BYTES: Final = 8 * 1024 * 1024
 IN_MEMORY_BYTES: Final = 32 * 1024 * 1024
@@ -70,7 +69,7 @@ async def survey_packed(
     keep: Keep | None,
     keep_rows: KeepRows | None,
     texts: OpenTexts,
-) -> Surveyed:
+) -> SurveyFacts:
     """Survey a compressed file. If its new bytes are damaged, they wait, with the damage as reason.
 
     Raises:
@@ -89,7 +88,7 @@ async def survey_packed(
             at, text_at = (known.raw_at, known.text_at) if known is not None else (0, 0)
             raw = stack.enter_context(_copy())
             if not await _fill(raw, file, at, asked.size_bytes):
-                return Surveyed(waits=SHORTER, packed=known or Packed())
+                return SurveyFacts(waits=SHORTER, packed=known or PackedRange())
             text = PackedText(raw, codec_of(asked.path) or "gzip", at=at, text_at=text_at)
             opened = OpenText(e_tag=asked.e_tag, raw=raw, raw_from=at, text=text)
         one = _Survey(piece, job, known, opened, keep_rows)
@@ -98,7 +97,7 @@ async def survey_packed(
         except SourceRewritten:
             raise
         except CorruptionError as error:
-            return Surveyed(waits=error.sentence, packed=known or Packed())
+            return SurveyFacts(waits=error.sentence, packed=known or PackedRange())
         if keep is not None:
             keep(asked.path, asked.start, data)
         if one.goes_on:
@@ -113,12 +112,12 @@ class _Survey:
 
     piece: SurveyPiece
     job: SurveyJob
-    known: Packed | None
+    known: PackedRange | None
     opened: OpenText
     keep_rows: KeepRows | None = None
     goes_on: bool = False
 
-    def look(self) -> tuple[bytes, Surveyed]:
+    def look(self) -> tuple[bytes, SurveyFacts]:
         """Return the surveyed text, and the result.
 
         Raises:
@@ -138,7 +137,7 @@ class _Survey:
         packed = self._packed(extent, raw_limit)
         limit = min(asked.limit, extent.text_bytes)
         if limit <= asked.start:
-            return data, Surveyed(waits=TORN_MEMBER if extent.torn else None, packed=packed)
+            return data, SurveyFacts(waits=TORN_MEMBER if extent.torn else None, packed=packed)
         # A torn file has more text after its whole members, and the last line may continue there.
         # So the size counts one byte more than the whole text.
         size = extent.text_bytes + extent.torn
@@ -170,7 +169,7 @@ class _Survey:
         self.goes_on = asked.limit < known.text_bytes
         return Extent(known.whole_bytes, known.text_bytes, known.whole_bytes < asked.size_bytes)
 
-    def _packed(self, extent: Extent, raw_limit: int) -> Packed:
+    def _packed(self, extent: Extent, raw_limit: int) -> PackedRange:
         known, whole = self.known, extent.whole_bytes
         member = self.opened.text.member
         if known is not None and known.whole_bytes == whole:
@@ -179,7 +178,7 @@ class _Survey:
             first = max(self.opened.raw_from, whole - TAIL_BYTES)
             tail, tail_bytes = sum_of(self._raw(first, whole)), whole - first
         head = (known.text_head, known.text_head_bytes) if known is not None else (b"", 0)
-        return Packed(whole, extent.text_bytes, tail, tail_bytes, *member, raw_limit, *head)
+        return PackedRange(whole, extent.text_bytes, tail, tail_bytes, *member, raw_limit, *head)
 
     def _raw(self, start: int, limit: int) -> bytes:
         self.opened.raw.seek(start - self.opened.raw_from)
@@ -192,7 +191,7 @@ async def read_packed(file: OpenedFile, found: FileRange, *, clock: Clock) -> by
     Raises:
         SourceRewritten: the text is not the bound one. GoneError: the file no longer exists.
     """
-    packed = decode_packed(found.packed) or Packed()
+    packed = decode_packed(found.packed) or PackedRange()
 
     def text_of(raw: BinaryIO) -> bytes:
         text = PackedText(
@@ -217,7 +216,7 @@ async def read_packed(file: OpenedFile, found: FileRange, *, clock: Clock) -> by
             raise file.rewritten() from error
 
 
-async def check_packed(before: FileRange, known: Packed, file: OpenedFile) -> None:
+async def check_packed(before: FileRange, known: PackedRange, file: OpenedFile) -> None:
     """Check that a new version of a file still has the bytes bound before: its head and tail.
 
     Raises:

@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.formats.csv.decode import header_names, header_of
-from tidelog.collection.formats.dialect import CsvDialect
 from tidelog.collection.formats.foreign import OLD_LINE_ENDS, has_old_line_ends, why_foreign
 from tidelog.collection.formats.json.arrays import (
     ARRAY_FORMAT,
@@ -26,25 +25,27 @@ from tidelog.collection.formats.json.arrays import (
     array_lines,
     array_mark,
 )
-from tidelog.collection.formats.lines import WHITE, record_ends
+from tidelog.collection.formats.lines import WHITE, Bools, CsvDialect, Int64s, record_ends
 from tidelog.collection.formats.names import match_names, twin_of
 from tidelog.collection.formats.parquet import group_span, group_starts, groups_between, pack_range
-from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.records import OFFSET
 from tidelog.collection.formats.times import times_of
-from tidelog.collection.source.binding import ANY_TIME, FileRange
-from tidelog.collection.source.blocks import sum_blocks, sum_of, sum_of_rest
-from tidelog.collection.source.decode import Decoded, decode_range
+from tidelog.collection.source.binding import ANY_TIME, FileRange, sum_blocks, sum_of, sum_of_rest
+from tidelog.collection.source.decode import (
+    DecodedRows,
+    decode_messages,
+    decode_range,
+    required_columns,
+)
 from tidelog.collection.source.decoded_cache import KeepRows, piece_of
 from tidelog.collection.source.fetch import can_be_shared, is_divisible
 from tidelog.collection.source.kind import SourceKind
-from tidelog.collection.source.messages import decode_messages, required_columns
-from tidelog.collection.source.surveyed import (
+from tidelog.collection.source.survey_facts import (
     TORN,
     TORN_ARRAY,
     AnyPiece,
     Block,
-    Surveyed,
+    SurveyFacts,
     SurveyPiece,
     array_and_more,
 )
@@ -122,7 +123,7 @@ def look_at_text(
     header: bytes,
     lead: bytes | None = None,
     keep_rows: KeepRows | None = None,
-) -> Surveyed:
+) -> SurveyFacts:
     """Return the survey of a piece of a text file; ``data`` are its bytes from ``piece.low``.
 
     Shape: if the end of its last record matters, ``data`` continues after the piece to that end.
@@ -140,7 +141,7 @@ def look_at_text(
     if piece.low == 0 and dialect is not None and dialect.has_header:
         found = header_of(data, dialect)
         if found is None and not (at_end and job.is_final):
-            return Surveyed(waits=TORN)
+            return SurveyFacts(waits=TORN)
         header = data if found is None else found
         check_header(header, job.data_schema.names, dialect, path=asked.path)
     text, header = text_of(data, piece.low, job.source, header)
@@ -156,13 +157,13 @@ def look_at_text(
     if asked.start == 0 and piece.is_first and known:
         line = data.find(b"\n", 0 if ink is None else ink)
         head = data[: min(HEAD_BYTES, known, line + 1 if line >= 0 else known)]
-    timed = _Timed()
+    timed = _PieceTimes()
     if job.is_timed:
         timed = _text_times(data, whole, piece, job, header, is_kept=keep_rows is not None)
-    surveyed = Surveyed(
+    surveyed = SurveyFacts(
         sums=b"" if job.is_versioned else sum_blocks(summed, piece.low, asked.block_bytes),
         limit=limit,
-        rest=_Rests(data, piece, job)(limit) if limit is not None else b"",
+        rest=_RestSums(data, piece, job)(limit) if limit is not None else b"",
         ink=ink,
         blocks=tuple(timed.blocks),
         head=sum_of(head) if head else b"",
@@ -209,7 +210,7 @@ def _is_asked(piece: SurveyPiece, whole: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rests:
+class _RestSums:
     """The sums of a block's part before an offset, computed from the bytes of a piece."""
 
     data: bytes
@@ -309,17 +310,17 @@ def _first_ink(data: bytes, piece: SurveyPiece, header: bytes) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Timed:
+class _PieceTimes:
     """The times of a piece by blocks, and its decoded records, up to ``limit`` of its bytes."""
 
     blocks: Sequence[Block] = ()
-    decoded: Decoded | None = None
+    decoded: DecodedRows | None = None
     limit: int = 0
 
 
 def _text_times(
     data: bytes, whole: int, piece: SurveyPiece, job: SurveyJob, header: bytes, *, is_kept: bool
-) -> _Timed:
+) -> _PieceTimes:
     """Return the times of a piece; with ``is_kept``, all columns of its records are decoded."""
     start = _first_record(data, piece)
     limit = whole
@@ -330,7 +331,7 @@ def _text_times(
         if line < 0 and job.is_final:
             limit = len(data)
     if start >= limit or (not piece.is_last and start > piece.high - piece.low):
-        return _Timed()
+        return _PieceTimes()
     found = FileRange(
         path=piece.candidate.path, start=piece.low + start, limit=piece.low + limit, header=header
     )
@@ -348,12 +349,12 @@ def _text_times(
         times,
         lower=job.lower,
         block_bytes=piece.candidate.block_bytes,
-        rest_until=_Rests(data, piece, job),
+        rest_until=_RestSums(data, piece, job),
     )
-    return _Timed(blocks, decoded, limit)
+    return _PieceTimes(blocks, decoded, limit)
 
 
-def _decode_whole(data: bytes, found: FileRange, job: SurveyJob) -> Decoded:
+def _decode_whole(data: bytes, found: FileRange, job: SurveyJob) -> DecodedRows:
     """Decode records exactly as the computation of the binding does."""
     source, schema = job.source, job.data_schema
     required = required_columns(source, schema)
@@ -361,7 +362,7 @@ def _decode_whole(data: bytes, found: FileRange, job: SurveyJob) -> Decoded:
 
 
 def _times_in(
-    data: bytes, found: FileRange, job: SurveyJob, whole: Decoded | None = None
+    data: bytes, found: FileRange, job: SurveyJob, whole: DecodedRows | None = None
 ) -> tuple[Int64s, Int64s]:
     """Return the offsets and times of the rows with a time; only the time column is decoded.
 
@@ -400,7 +401,7 @@ class ReadGroups:
     metadata: pq.FileMetaData
 
 
-def look_at_groups(read: ReadGroups, piece: SurveyPiece, job: SurveyJob) -> Surveyed:
+def look_at_groups(read: ReadGroups, piece: SurveyPiece, job: SurveyJob) -> SurveyFacts:
     """Return the survey of a piece's row groups.
 
     Shape: as far as they are needed, the bytes reach to the end of the piece's last row group. For
@@ -413,10 +414,10 @@ def look_at_groups(read: ReadGroups, piece: SurveyPiece, job: SurveyJob) -> Surv
         high = piece.high if limit is None else limit
         summed = memoryview(read.data)[piece.low - read.start : high - read.start]
         sums = sum_blocks(summed, piece.low, block_bytes)
-        rest = _Rests(read.data, piece, job)(limit) if limit is not None else b""
+        rest = _RestSums(read.data, piece, job)(limit) if limit is not None else b""
     first, last = groups_between(metadata, *piece.window)
     is_timed = job.is_timed and first < last
-    return Surveyed(
+    return SurveyFacts(
         sums=sums,
         limit=limit,
         rest=rest,
@@ -463,7 +464,7 @@ def _group_times(read: ReadGroups, piece: SurveyPiece, job: SurveyJob) -> list[B
             times[bounds[n] : bounds[n + 1]],
             lower=job.lower,
             can_end_before=bool(clean[first + n]),
-            rest_until=_Rests(read.data, piece, job),
+            rest_until=_RestSums(read.data, piece, job),
         )
         for n in range(last - first)
     ]
@@ -493,7 +494,7 @@ def check_header(header: bytes, columns: Sequence[str], dialect: CsvDialect, *, 
 
 def _remedy(names: Sequence[str], missing: Sequence[str], other: str) -> str:
     if any(twin_of(name, missing) for name in names):
-        return "its names differ only in case, which a source with the option --ignore-case ignores"
+        return "its names differ only in case, which a source with the option ignore_case ignores"
     return other
 
 

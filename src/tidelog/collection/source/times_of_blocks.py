@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tidelog.collection.formats.places import Int64s
-from tidelog.collection.source.surveyed import NO_TIME, Block, CutPlace
+from tidelog.collection.formats.lines import Int64s
+from tidelog.collection.source.survey_facts import NO_TIME, Block, CutPlace
 
 RestUntil = Callable[[int], bytes]  # Returns the sum of a block's part before an offset.
 

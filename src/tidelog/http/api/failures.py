@@ -143,8 +143,8 @@ def error_of(answer: ErrorAnswer, status: int) -> TidelogError:
 
 def error_of_status(status: int, text: str) -> TidelogError:
     """Return the error for an answer that is not the API's, such as a proxy's."""
-    told = " ".join(text.split())[:200]
-    sentence = f"the answer ({status}) is not from tidelog, perhaps from a proxy: {told!r}"
+    excerpt = " ".join(text.split())[:200]
+    sentence = f"the answer ({status}) is not from tidelog, perhaps from a proxy: {excerpt!r}"
     if status >= 500:
         return LocationError(sentence, outcome=Outcome.UNKNOWN, status=status)
     return HttpFailure(sentence, status=status)
@@ -154,9 +154,9 @@ def _class_named(name: str) -> type[TidelogError] | None:
     for own in _OWN:
         if own.__name__ == name:
             return own
-    found = getattr(errors, name, None)
-    is_error = isinstance(found, type) and issubclass(found, TidelogError)
-    return found if is_error else None
+    candidate = getattr(errors, name, None)
+    is_error = isinstance(candidate, type) and issubclass(candidate, TidelogError)
+    return candidate if is_error else None
 
 
 def _class_of_kind(kind: str) -> type[TidelogError] | None:
@@ -165,4 +165,4 @@ def _class_of_kind(kind: str) -> type[TidelogError] | None:
         *(errors.HandleError, errors.LocationError, errors.CorruptionError),
         *(errors.InvariantError, HttpFailure),
     )
-    return next((one for one in known if one.kind == kind), None)
+    return next((error_class for error_class in known if error_class.kind == kind), None)

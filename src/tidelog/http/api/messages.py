@@ -100,7 +100,7 @@ class ScanAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     more: Annotated[bool, Number(16)] = False
 
 
-class KeyListed(Struct, frozen=True, kw_only=True, rename="camel"):
+class KeySummary(Struct, frozen=True, kw_only=True, rename="camel"):
     """A key, the number of its records, and its lowest and highest sequence."""
 
     key: Annotated[JsonBytes, Number(1)]
@@ -113,11 +113,11 @@ class KeysAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     """Keys in the order of their bytes; ``more`` means that other keys follow."""
 
     status: Annotated[str, Number(1)] = OK
-    keys: Annotated[list[KeyListed], Number(2)]
+    keys: Annotated[list[KeySummary], Number(2)]
     more: Annotated[bool, Number(16)] = False
 
 
-class SegmentListed(Struct, frozen=True, kw_only=True, rename="camel"):
+class SegmentSummary(Struct, frozen=True, kw_only=True, rename="camel"):
     """A segment; the active one has no end. Its numbers count only compacted records."""
 
     id: Annotated[int, Number(1)]
@@ -137,7 +137,7 @@ class SegmentsAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
     """Segments in order; ``more`` means that others follow: ask again from the last one's end."""
 
     status: Annotated[str, Number(1)] = OK
-    segments: Annotated[list[SegmentListed], Number(2)]
+    segments: Annotated[list[SegmentSummary], Number(2)]
     more: Annotated[bool, Number(16)] = False
 
 

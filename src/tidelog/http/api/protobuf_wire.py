@@ -71,8 +71,8 @@ def decode_message(data: bytes, wanted: type[T], *, items_max: int) -> T:
 def fields_of(message: type[Struct]) -> tuple[WireField, ...]:
     """Return the fields of a message in the order of their numbers."""
     hints = get_type_hints(message, include_extras=True)
-    found = [_field(name, hints[name]) for name in message.__struct_fields__]
-    return tuple(sorted(found, key=lambda field: field.number))
+    fields = [_field(name, hints[name]) for name in message.__struct_fields__]
+    return tuple(sorted(fields, key=lambda field: field.number))
 
 
 def _field(name: str, hint: Any) -> WireField:
@@ -103,8 +103,8 @@ def _put_field(out: bytearray, field: WireField, value: Any) -> None:
     if value is UNSET:
         return
     if field.kind == "list":
-        for one in value:
-            body = one.encode() if isinstance(one, str) else encode_message(one)
+        for item in value:
+            body = item.encode() if isinstance(item, str) else encode_message(item)
             _put_varint(out, field.number << 3 | LENGTH)
             _put_varint(out, len(body))
             out += body
@@ -134,7 +134,7 @@ def _decoded(data: memoryview, wanted: type[Struct], items_max: int) -> dict[str
     """Return a message's values by their JSON names, in their JSON forms, but with plain bytes."""
     fields = {field.number: field for field in fields_of(wanted)}
     names = {field.name: field.encode_name for field in msgspec.structs.fields(wanted)}
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         names[field.name]: [] if field.kind == "list" else _ZERO[field.kind]
         for field in fields.values()
         if not field.is_optional
@@ -147,15 +147,15 @@ def _decoded(data: memoryview, wanted: type[Struct], items_max: int) -> dict[str
             raise UsageError("a field has a wrong wire type", field=number)
         name = names[field.name]
         if field.kind == "list":
-            if len(found[name]) >= items_max:
+            if len(values[name]) >= items_max:
                 raise UsageError(
                     f"the message has more than {items_max} items: send fewer in a request",
                     field=number,
                 )
-            found[name].append(_item_of(field, value, items_max))
+            values[name].append(_item_of(field, value, items_max))
         else:
-            found[name] = _value_of(field, value)
-    return found
+            values[name] = _value_of(field, value)
+    return values
 
 
 def _item_of(field: WireField, value: memoryview, items_max: int) -> Any:

@@ -85,8 +85,8 @@ class Exchange:
         wait_s: float = 0.0,
     ) -> T:
         """Send a GET request; ``wait_s`` is the time that the server may wait before it answers."""
-        told = f"{path}?{urlencode(query)}" if query else path
-        return self._asked("GET", told, None, wanted, wait_s=wait_s, is_write=False)
+        target = f"{path}?{urlencode(query)}" if query else path
+        return self._request("GET", target, None, wanted, wait_s=wait_s, is_write=False)
 
     def post(
         self,
@@ -99,17 +99,17 @@ class Exchange:
     ) -> T:
         """Send a message; if ``is_write``, a failed request may still have been applied."""
         body = encode_json(message)
-        return self._asked("POST", path, body, wanted, wait_s=wait_s, is_write=is_write)
+        return self._request("POST", path, body, wanted, wait_s=wait_s, is_write=is_write)
 
     def close(self) -> None:
         """Close all connections."""
         with self._lock:
             self._is_closed = True
             kept, self._kept = self._kept, []
-        for one in kept:
-            one.close()
+        for connection in kept:
+            connection.close()
 
-    def _asked(
+    def _request(
         self,
         method: str,
         path: str,
@@ -127,8 +127,8 @@ class Exchange:
         except TimeoutError as error:
             raise _unanswered(DeadlineExceeded, "did not answer in time", is_write) from error
         except (OSError, http.client.HTTPException) as error:
-            told = f"disconnected before it answered ({type(error).__name__}: {error})"
-            raise _unanswered(LocationError, told, is_write) from error
+            fault = f"disconnected before it answered ({type(error).__name__}: {error})"
+            raise _unanswered(LocationError, fault, is_write) from error
         finally:
             self._put_back(connection, is_whole=is_done)
         return _read(status, data, wanted, is_write=is_write)
@@ -163,7 +163,7 @@ class Exchange:
         Raises:
             LocationError: the server cannot be reached; nothing was sent.
         """
-        while (kept := self._taken()) is not None:
+        while (kept := self._idle_connection()) is not None:
             if _is_quiet(kept):
                 return kept
             kept.close()
@@ -183,7 +183,7 @@ class Exchange:
             return http.client.HTTPConnection(host, port, timeout=self.timeout_s)
         return http.client.HTTPSConnection(host, port, timeout=self.timeout_s, context=self.tls)
 
-    def _taken(self) -> http.client.HTTPConnection | None:
+    def _idle_connection(self) -> http.client.HTTPConnection | None:
         with self._lock:
             if self._is_closed:
                 raise UsageError("this client is closed: create another")
@@ -209,23 +209,23 @@ def _is_quiet(connection: http.client.HTTPConnection) -> bool:
     return not poll.poll(0)
 
 
-def _unanswered(kind: type[LocationError], told: str, is_write: bool) -> LocationError:
+def _unanswered(kind: type[LocationError], fault: str, is_write: bool) -> LocationError:
     if is_write:
         return OutcomeUnknown(
-            f"the server {told}: the records may be in the log; read it back before you append "
+            f"the server {fault}: the records may be in the log; read it back before you append "
             "them again"
         )
-    return kind(f"the server {told}: try again", outcome=Outcome.NOT_APPLIED)
+    return kind(f"the server {fault}: try again", outcome=Outcome.NOT_APPLIED)
 
 
 def _read(status: int, data: bytes, wanted: type[T], *, is_write: bool) -> T:
     try:
         if status == 200:
             return msgspec.json.decode(data, type=wanted)
-        told = msgspec.json.decode(data, type=ErrorAnswer)
+        answer = msgspec.json.decode(data, type=ErrorAnswer)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        found = error_of_status(status, data[:1000].decode(errors="replace"))
+        failure = error_of_status(status, data[:1000].decode(errors="replace"))
         if status == 200 and is_write:
-            found.outcome = Outcome.UNKNOWN
-        raise found from error
-    raise error_of(told, status)
+            failure.outcome = Outcome.UNKNOWN
+        raise failure from error
+    raise error_of(answer, status)

@@ -37,13 +37,20 @@ from tidelog.http.api.messages import (
     RecordIn,
     ScanAnswer,
     ScanRequest,
-    SegmentListed,
     SegmentsAnswer,
+    SegmentSummary,
 )
 from tidelog.http.client.exchange import Exchange, ServerAddress
 from tidelog.http.client.reading import PAGE_ROWS, HttpScan, keys_table, records_of
-from tidelog.keyed.query import KeyedQuery, Keys
-from tidelog.keyed.values import Count, Segment, check_key, check_sequences, prefix_limit
+from tidelog.keyed.values import (
+    Count,
+    KeyedQuery,
+    Keys,
+    Segment,
+    check_key,
+    check_sequences,
+    prefix_limit,
+)
 
 WAIT_US: Final = 30_000_000
 PATIENCE_US: Final = 60_000_000
@@ -51,7 +58,7 @@ _PAUSES_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)  # Between polls while the server i
 TIMEOUT_S: Final = 30.0
 
 
-class HttpKeyed:
+class HttpKeyedLog:
     """A keyed log of a server: the log ``name``, or by default the server's ``--log``.
 
     Threads may share it. Its errors are those that the log raised, with their outcome. An append
@@ -91,7 +98,7 @@ class HttpKeyed:
                 return self._append(records, durable, timestamp_us, wait_us)
             except BusyError as error:
                 if left_us <= wait_us and until_us is not None:
-                    raise _handed_back(error, records) from error
+                    raise _with_records(error, records) from error
                 if not isinstance(error, LogFull):
                     self._closed.wait(1.0)  # The server waits only for a full log.
 
@@ -106,7 +113,7 @@ class HttpKeyed:
         try:
             return self._append(records, durable, timestamp_us, 0)
         except LogFull as error:
-            raise _handed_back(error, records) from error
+            raise _with_records(error, records) from error
 
     def _append(
         self,
@@ -118,15 +125,15 @@ class HttpKeyed:
         if not records:
             raise UsageError("an append needs at least one record")
         message = AppendRequest(
-            records=[_record(one) for one in records],
+            records=[_record(record) for record in records],
             await_durable=durable,
             timestamp_us=UNSET if timestamp_us is None else timestamp_us,
             timeout_ms=wait_us // 1_000 if wait_us >= 1_000 else UNSET,
         )
-        found = self._exchange.post(
+        answer = self._exchange.post(
             f"{self._path}/append", message, AppendAnswer, wait_s=wait_us / 1e6, is_write=True
         )
-        return found.start_sequence
+        return answer.start_sequence
 
     def scan(
         self,
@@ -220,10 +227,10 @@ class HttpKeyed:
 
     def count_approximate(self, key: bytes, start: int = 0, limit: int | None = None) -> Count:
         """Return an estimate with bounds; see `tidelog.KeyedLog.count_approximate`."""
-        found = self._counted(key, start, limit, approximate=True)
-        assert isinstance(found.least, int)
-        assert isinstance(found.most, int)
-        return Count(value=found.count, least=found.least, most=found.most)
+        answer = self._counted(key, start, limit, approximate=True)
+        assert isinstance(answer.least, int)
+        assert isinstance(answer.most, int)
+        return Count(value=answer.count, least=answer.least, most=answer.most)
 
     def _counted(
         self, key: bytes, start: int, limit: int | None, *, approximate: bool
@@ -258,26 +265,26 @@ class HttpKeyed:
         while True:
             if after is not None:
                 query["after_base64"] = _url_base64(after)
-            found = self._exchange.get(f"{self._path}/keys", query, KeysAnswer)
-            if found.keys:
-                yield keys_table(found.keys)
-                after = plain_bytes(found.keys[-1].key)
-            if not found.more:
+            answer = self._exchange.get(f"{self._path}/keys", query, KeysAnswer)
+            if answer.keys:
+                yield keys_table(answer.keys)
+                after = plain_bytes(answer.keys[-1].key)
+            if not answer.more:
                 return
 
     def segments(self, start: int = 0, limit: int | None = None) -> list[Segment]:
         """Return the segments that overlap a range; see `tidelog.KeyedLog.segments`."""
         check_sequences(start, limit)
-        found: list[SegmentListed] = []
+        summaries: list[SegmentSummary] = []
         while True:
             query: dict[str, str | int] = {"start_seq": start}
             if limit is not None:
                 query["end_seq"] = limit
             answer = self._exchange.get(f"{self._path}/segments", query, SegmentsAnswer)
-            found += answer.segments
-            last = found[-1].end_seq if found else UNSET
+            summaries += answer.segments
+            last = summaries[-1].end_seq if summaries else UNSET
             if not answer.more or last is UNSET:
-                return list(map(_segment, found))
+                return list(map(_segment, summaries))
             start = last
 
     def describe(self) -> LogAnswer:
@@ -295,13 +302,13 @@ class HttpKeyed:
 
     def is_healthy(self) -> bool:
         """Return True if the server answers."""
-        return self._is_well("/-/healthy")
+        return self._is_healthy("/-/healthy")
 
     def is_ready(self) -> bool:
         """Return True if the server accepts requests and its store answers."""
-        return self._is_well("/-/ready")
+        return self._is_healthy("/-/ready")
 
-    def _is_well(self, path: str) -> bool:
+    def _is_healthy(self, path: str) -> bool:
         try:
             return self._exchange.get(path, {}, HealthAnswer).status == HealthAnswer().status
         except TidelogError:
@@ -329,10 +336,10 @@ def _request(keys: Keys) -> ScanRequest:
     return ScanRequest(first=Base64(keys.from_key), last=end)
 
 
-def _record(one: Any) -> RecordIn:
-    if not isinstance(one, tuple | list) or len(one) != 2 or type(one[1]) is not bytes:
+def _record(record: Any) -> RecordIn:
+    if not isinstance(record, tuple | list) or len(record) != 2 or type(record[1]) is not bytes:
         raise UsageError("append takes a list of (key, value), both bytes: encode texts first")
-    return RecordIn(key=Base64(check_key(one[0])), value=Base64(one[1]))
+    return RecordIn(key=Base64(check_key(record[0])), value=Base64(record[1]))
 
 
 def _url_base64(value: bytes) -> str:
@@ -345,24 +352,24 @@ def _is_passing(error: TidelogError) -> bool:
     return is_away and not isinstance(error, StoreRefused)
 
 
-def _handed_back(error: BusyError, records: Sequence[tuple[bytes, bytes]]) -> BusyError:
+def _with_records(error: BusyError, records: Sequence[tuple[bytes, bytes]]) -> BusyError:
     if isinstance(error, LogFull):
         return LogFull(error.sentence, records=records, outcome=error.outcome)
     return error
 
 
-def _segment(one: SegmentListed) -> Segment:
-    told = asdict(one)
-    known = {name: None if value is UNSET else value for name, value in told.items()}
+def _segment(summary: SegmentSummary) -> Segment:
+    fields = asdict(summary)
+    known = {name: None if value is UNSET else value for name, value in fields.items()}
     return Segment(
-        id=one.id,
-        start=one.start_seq,
+        id=summary.id,
+        start=summary.start_seq,
         limit=known["end_seq"],
         sealed_us=known["sealed_us"],
         first_us=known["first_us"],
         last_us=known["last_us"],
-        records=one.records,
-        bytes=one.bytes,
-        runs=one.runs,
-        is_compacted=one.is_compacted,
+        records=summary.records,
+        bytes=summary.bytes,
+        runs=summary.runs,
+        is_compacted=summary.is_compacted,
     )

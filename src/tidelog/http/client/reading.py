@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from msgspec import UNSET
 
+from tidelog.core.frames import duckdb_relation, pandas_frame, polars_frame
 from tidelog.http.api.keys import plain_bytes
-from tidelog.http.api.messages import KeyListed, ScanAnswer
-from tidelog.keyed.query import KeyedQuery
-from tidelog.keyed.values import KEYED_RECORDS
+from tidelog.http.api.messages import KeySummary, ScanAnswer
+from tidelog.keyed.values import KEYED_RECORDS, KeyedQuery
+
+if TYPE_CHECKING:
+    import duckdb
 
 PAGE_ROWS: Final = 1_000
 _KEYS: Final = ("records", "min_sequence", "max_sequence")
@@ -62,8 +65,27 @@ class HttpScan:
 
     def to_arrow(self) -> pa.Table:
         """Return all records as one table."""
-        found = list(self)
-        return pa.concat_tables(found) if found else KEYED_RECORDS.empty_table()
+        tables = list(self)
+        return pa.concat_tables(tables) if tables else KEYED_RECORDS.empty_table()
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield all records in batches, one answer at a time."""
+        for table in self:
+            yield from table.to_batches()
+
+    def to_pandas(self) -> Any:
+        """Return all records as a pandas DataFrame, which must be installed."""
+        return pandas_frame(self.to_arrow())
+
+    def to_polars(self) -> Any:
+        """Return all records as a Polars DataFrame, which must be installed."""
+        return polars_frame(self.to_arrow())
+
+    def to_duckdb(
+        self, connection: duckdb.DuckDBPyConnection | None = None
+    ) -> duckdb.DuckDBPyRelation:
+        """Return all records as a DuckDB relation, by default on the default connection."""
+        return duckdb_relation(self.to_arrow(), connection)
 
 
 def records_of(answer: ScanAnswer) -> pa.Table:
@@ -80,9 +102,13 @@ def records_of(answer: ScanAnswer) -> pa.Table:
     return pa.table(columns, schema=KEYED_RECORDS)
 
 
-def keys_table(found: list[KeyListed]) -> pa.Table:
+def keys_table(found: list[KeySummary]) -> pa.Table:
     """Return keys in the schema of a keyed log's listing."""
-    keys = {"key": pa.array([plain_bytes(one.key) for one in found], pa.binary())}
+    keys = {"key": pa.array([plain_bytes(summary.key) for summary in found], pa.binary())}
     return pa.table(
-        keys | {name: pa.array([getattr(one, name) for one in found], pa.int64()) for name in _KEYS}
+        keys
+        | {
+            name: pa.array([getattr(summary, name) for summary in found], pa.int64())
+            for name in _KEYS
+        }
     )

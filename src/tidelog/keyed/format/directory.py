@@ -27,7 +27,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from tidelog.keyed.format.layout import (
+from tidelog.errors import UsageError
+from tidelog.keyed.format.part import (
+    KeyRows,
     PartLayout,
     Span,
     decode_layout,
@@ -35,7 +37,6 @@ from tidelog.keyed.format.layout import (
     pack,
     unpack,
 )
-from tidelog.keyed.format.part import KeyRows
 from tidelog.keyed.format.records import KEY, int64_of, lengths_of, one_chunk
 from tidelog.wal.format.parquet_meta import footer_bytes
 
@@ -216,8 +217,8 @@ class DirectoryWriter:
             group_xxh3=pack(np.array(self._sums, np.uint64).view(np.int64)),
         )
         # Parquet readers of other languages treat metadata as text.
-        told = base64.b64encode(msgspec.msgpack.encode(head)).decode()
-        self._writer.add_key_value_metadata({HEAD: told})
+        text = base64.b64encode(msgspec.msgpack.encode(head)).decode()
+        self._writer.add_key_value_metadata({HEAD: text})
         self._writer.close()
         data = self._sink.getvalue()
         return data, footer_bytes(data)
@@ -247,20 +248,20 @@ class DirectoryWriter:
 def groups_of(keys: pa.Table) -> list[pa.Table]:
     """Divide a table of keys into row groups; the last one may be empty."""
     ends = np.cumsum(lengths_of(one_chunk(keys.column(KEY))))
-    found, at, before = list[pa.Table](), 0, 0
+    groups, at, before = list[pa.Table](), 0, 0
     while True:
         # The group ends with the key that reaches the byte limit.
         limit = min(int(np.searchsorted(ends, before + GROUP_BYTES)) + 1, at + GROUP_KEYS)
         if limit > len(ends):
-            return [*found, keys.slice(at)]
-        found.append(keys.slice(at, limit - at))
+            return [*groups, keys.slice(at)]
+        groups.append(keys.slice(at, limit - at))
         at, before = limit, int(ends[limit - 1])
 
 
 def _separator(before: bytes, key: bytes) -> bytes:
     """Return the shortest key that is greater than ``before`` and at most ``key``."""
-    for place, (one, other) in enumerate(zip(before, key, strict=False)):
-        if one != other:
+    for place, (byte, other) in enumerate(zip(before, key, strict=False)):
+        if byte != other:
             return key[: place + 1]
     return key[: len(before) + 1]
 
@@ -269,7 +270,7 @@ def read_head(metadata: pq.FileMetaData) -> DirectoryHead:
     """Decode the head in a directory's footer.
 
     Raises:
-        ValueError: it is not a directory, or a later version wrote it.
+        ValueError: it is not a directory. UsageError: a later version wrote it.
     """
     stored = (metadata.metadata or {}).get(HEAD.encode())
     if stored is None:
@@ -278,10 +279,14 @@ def read_head(metadata: pq.FileMetaData) -> DirectoryHead:
         head = _HEADS.decode(base64.b64decode(stored, validate=True))
     except (msgspec.MsgspecError, binascii.Error) as error:
         raise ValueError("its metadata is damaged") from error
-    if not 1 <= head.format <= FORMAT:
-        raise ValueError(
-            f"its format is {head.format}, which a newer tidelog wrote: update tidelog"
+    if head.format > FORMAT:
+        raise UsageError(
+            "a newer tidelog wrote this directory of keys: upgrade tidelog to read it",
+            path=head.path,
+            format=head.format,
         )
+    if head.format < 1:
+        raise ValueError(f"its format is {head.format}")
     return DirectoryHead(
         path=head.path,
         num_bytes=head.num_bytes,

@@ -25,9 +25,8 @@ import pyarrow.parquet as pq
 import xxhash
 
 from tidelog.errors import require
-from tidelog.keyed.format.layout import PartLayout
-from tidelog.keyed.format.page_index import read_page_index
-from tidelog.keyed.format.part import EncodedPart, RunPart, directory_path
+from tidelog.keyed.format.pages import read_page_index
+from tidelog.keyed.format.part import EncodedPart, PartLayout, RunPart, directory_path
 from tidelog.keyed.format.part_keys import PartKeys
 from tidelog.keyed.format.records import (
     KEY,
@@ -209,8 +208,12 @@ class RunPartWriter:
             group_places=np.array(self._places, np.int64),
             group_sizes=np.array([group.size_bytes for group in groups], np.int64),
             group_xxh3=np.array(self._sums, np.uint64),
-            chunk_places=tuple(np.array([one.start for one in each], np.int64) for each in columns),
-            page_bytes=tuple(np.concatenate([one.page_bytes for one in each]) for each in columns),
+            chunk_places=tuple(
+                np.array([chunk.start for chunk in each], np.int64) for each in columns
+            ),
+            page_bytes=tuple(
+                np.concatenate([chunk.page_bytes for chunk in each]) for each in columns
+            ),
             page_counts=tuple(
                 np.concatenate(
                     [
@@ -226,7 +229,7 @@ class RunPartWriter:
     def _first_sequences(self, group_rows: Numbers, page_rows: int) -> Numbers:
         firsts = np.concatenate(self._page_firsts)
         rows = np.concatenate(
-            [np.arange(one, other, page_rows) for one, other in pairwise(group_rows)]
+            [np.arange(begin, end, page_rows) for begin, end in pairwise(group_rows)]
         )
         return np.where(self._keys.has_large(rows), firsts, 0)
 

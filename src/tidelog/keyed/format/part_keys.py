@@ -42,18 +42,18 @@ class PartKeys:
         """Add records, all of them after those before."""
         require(in_order(records), "records are not sorted by (key, sequence)")
         self._page_rows = page_rows
-        found = self._look(records)
-        first, low = found.column(KEY)[0].as_py(), found.column("min_sequence")[0].as_py()
+        entries = self._look(records)
+        first, low = entries.column(KEY)[0].as_py(), entries.column("min_sequence")[0].as_py()
         if not self._rows:
             self.first_key = first
         elif first == self.last_key:
             require(low > self._open.column("max_sequence")[0].as_py(), "a sequence occurs twice")
-            found = _joined(self._open, found)
+            entries = _joined(self._open, entries)
             self._open = DIRECTORY.empty_table()
         require(not self._rows or first >= self.last_key, "keys are not sorted")
         self._rows += records.num_rows
-        self.last_key = found.column(KEY)[found.num_rows - 1].as_py()
-        done = pa.concat_tables([self._open, found])
+        self.last_key = entries.column(KEY)[entries.num_rows - 1].as_py()
+        done = pa.concat_tables([self._open, entries])
         self._open = done.slice(done.num_rows - 1)
         self._keep(done.slice(0, done.num_rows - 1))
 
@@ -64,8 +64,8 @@ class PartKeys:
         """Return for each row, in order, whether its key has more rows than a page."""
         if not self._large:
             return np.zeros(len(rows), np.int64)
-        firsts = np.concatenate([one for one, _ in self._large])
-        limits = np.concatenate([one for _, one in self._large])
+        firsts = np.concatenate([first for first, _ in self._large])
+        limits = np.concatenate([limit for _, limit in self._large])
         place = np.searchsorted(firsts, rows, side="right") - 1
         return ((place >= 0) & (rows < limits[place])).astype(np.int64)
 
@@ -88,13 +88,13 @@ class PartKeys:
         self.writer.add(keys)
 
 
-def _joined(open_key: pa.Table, found: pa.Table) -> pa.Table:
+def _joined(open_key: pa.Table, entries: pa.Table) -> pa.Table:
     """Return keys after joining the first of them with the open key."""
     both = {
-        name: [open_key.column(name)[0].as_py(), found.column(name)[0].as_py()]
+        name: [open_key.column(name)[0].as_py(), entries.column(name)[0].as_py()]
         for name in DIRECTORY.names
     }
-    one = pa.table(
+    entry = pa.table(
         {
             KEY: [both[KEY][0]],
             "first_row": [both["first_row"][0]],
@@ -104,4 +104,4 @@ def _joined(open_key: pa.Table, found: pa.Table) -> pa.Table:
         },
         schema=DIRECTORY,
     )
-    return pa.concat_tables([one, found.slice(1)])
+    return pa.concat_tables([entry, entries.slice(1)])

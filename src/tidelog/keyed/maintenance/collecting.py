@@ -18,7 +18,7 @@ from tidelog.core.clock import wall_us
 from tidelog.errors import CursorMoved, NoSuchCursor, PositionCollected
 from tidelog.keyed.maintenance.forks import Forks
 from tidelog.keyed.read.state_handle import KeyedStateHandle
-from tidelog.keyed.states.forking import decide_origin_left
+from tidelog.keyed.states.forking import decide_leave_origin
 from tidelog.keyed.states.language import prefix_of
 from tidelog.keyed.states.state import KeyedState
 from tidelog.keyed.states.transition import (
@@ -120,7 +120,7 @@ class KeyedCollector:
         if any(not path.startswith(own) for path in named_by(state_handle.state)):
             return
         if not await source.holds(state_handle.wal_name):
-            await state_handle.machine.commit(decide_origin_left)
+            await state_handle.machine.commit(decide_leave_origin)
             await source.settle()
 
 
@@ -130,13 +130,13 @@ def needed_from(state: KeyedState, before_us: int) -> int:
     Runs are written oldest first. If a run existed at that time, so did all runs before it, even if
     their writer's clock was years ahead.
     """
-    told = (run.upper for run in state.runs if run.at_us <= before_us)
-    return max((state.retired, *told))
+    uppers = (run.upper for run in state.runs if run.at_us <= before_us)
+    return max((state.retired, *uppers))
 
 
 def _epoch_of(path: str, prefix: str) -> int:
-    told = path.removeprefix(prefix).partition("/")[0]
+    digits = path.removeprefix(prefix).partition("/")[0]
     try:
-        return int(told, 16)
+        return int(digits, 16)
     except ValueError:
         return 2**63  # A foreign object: keep it.

@@ -19,25 +19,24 @@ import pyarrow.compute as pc
 
 from tidelog.core.clock import backoff_us, wall_us
 from tidelog.errors import ContentionError, CorruptionError, NoSuchLog, ObjectNotFound, require
-from tidelog.keyed.format.marker import SinkMark, newest_of
 from tidelog.keyed.format.part import EncodedPart, RunPart
 from tidelog.keyed.format.part_file import RunPartWriter
-from tidelog.keyed.format.records import sort_records
+from tidelog.keyed.format.records import SinkMark, in_range, newest_of, sort_records
 from tidelog.keyed.maintenance.merge import merged_records
 from tidelog.keyed.maintenance.plan import (
     RUN_BYTES_MAX,
-    Loose,
+    LooseWindow,
     RunMergeJob,
     merges_due,
     seal_due,
     windows_to_compact,
 )
-from tidelog.keyed.read.piece import LoosePiece, in_range
+from tidelog.keyed.read.sources import LoosePiece
 from tidelog.keyed.read.state_handle import KeyedStateHandle
 from tidelog.keyed.states.language import prefix_of
 from tidelog.keyed.states.run import Run
 from tidelog.keyed.states.state import KeyedState
-from tidelog.keyed.states.transition import Decided, decide_compacted, decide_merged, decide_sealed
+from tidelog.keyed.states.transition import Decided, decide_compact, decide_merge_runs, decide_seal
 from tidelog.keyed.values import KEYED_RECORDS
 
 PART_ROWS: Final = 4_000_000
@@ -78,7 +77,7 @@ class Compactor:
     merger: RunMerger = field(default_factory=lambda: HERE)
     _refused: bool = field(init=False, default=False)
 
-    async def compact(self, *, everything: bool = False) -> int:
+    async def compact(self, *, full: bool = False) -> int:
         """Do all due work, or all possible work; return the number of runs written.
 
         Raises:
@@ -92,9 +91,9 @@ class Compactor:
             self._refused = False
             try:
                 await self._seal_if_due()
-                found = await self._compact_loose(everything)
-                written += found
-                merged = await self._merge(everything)
+                compacted = await self._compact_loose(full)
+                written += compacted
+                merged = await self._merge(full)
                 written += merged
             except ObjectNotFound as error:
                 # Another process has done the same work, and collected its inputs.
@@ -104,7 +103,7 @@ class Compactor:
                     ) from error
                 await self.state_handle.clock.sleep(backoff_us(missed, self.state_handle.clock))
                 continue
-            if found or merged:
+            if compacted or merged:
                 late = 0
                 continue
             if not self._refused:
@@ -135,7 +134,7 @@ class Compactor:
             now_us=now_us,
         ):
             limit = state_handle.tail.next
-            await state_handle.machine.commit(lambda state: decide_sealed(state, limit, now_us))
+            await state_handle.machine.commit(lambda state: decide_seal(state, limit, now_us))
 
     async def _first_us_loose(self, start: int) -> int:
         """Return the least time of the first loose piece with records from ``start``; else 0."""
@@ -148,11 +147,9 @@ class Compactor:
                     return first_us
         return 0
 
-    async def _compact_loose(self, everything: bool) -> int:
+    async def _compact_loose(self, full: bool) -> int:
         state_handle, written = self.state_handle, 0
-        windows = windows_to_compact(
-            state_handle.state, loose_of(state_handle), everything=everything
-        )
+        windows = windows_to_compact(state_handle.state, loose_of(state_handle), full=full)
         # Keep the pieces of the plan, because the tail may drop some concurrently.
         pieces = list(state_handle.tail.pieces)
         for start, limit in windows:
@@ -160,7 +157,7 @@ class Compactor:
                 break  # Another process compacts concurrently.
             run = await self._run_of(pieces, start, limit)
             sinks = self._marks(pieces, start, run.upper)
-            if not await self._named(run, partial(decide_compacted, runs=[run], sinks=sinks)):
+            if not await self._named(run, partial(decide_compact, runs=[run], sinks=sinks)):
                 break
             written += 1
         state_handle.tail.forget(state_handle.state.compacted)
@@ -188,27 +185,27 @@ class Compactor:
         together = pa.concat_tables(tables)
         run = new_run(state_handle, start, limit, wall_us(state_handle.clock))
 
-        async def one() -> AsyncGenerator[pa.Table, None]:
+        async def stream() -> AsyncGenerator[pa.Table, None]:
             if together.num_rows:
                 yield await state_handle.clock.offload(partial(sort_records, together))
 
-        return replace(run, parts=await write_parts(state_handle, run, one()))
+        return replace(run, parts=await write_parts(state_handle, run, stream()))
 
     @staticmethod
     def _marks(pieces: Sequence[LoosePiece], start: int, limit: int) -> dict[str, SinkMark]:
         """Return the marks of a window whose pieces were all read."""
-        found: dict[str, SinkMark] = {}
+        marks: dict[str, SinkMark] = {}
         for piece in pieces:
             if piece.start < limit and piece.limit > start:
-                found = newest_of(found, piece.marks)
-        return found
+                marks = newest_of(marks, piece.marks)
+        return marks
 
-    async def _merge(self, everything: bool) -> int:
+    async def _merge(self, full: bool) -> int:
         state_handle, written = self.state_handle, 0
-        for job in merges_due(state_handle.state, everything=everything):
+        for job in merges_due(state_handle.state, full=full):
             run = new_run(state_handle, job.runs[0].lower, job.runs[-1].upper, job.runs[-1].at_us)
             run = replace(run, parts=await self.merger.merge(state_handle, job, run))
-            written += await self._named(run, partial(decide_merged, ids=job.ids, run=run))
+            written += await self._named(run, partial(decide_merge_runs, ids=job.ids, run=run))
         return written
 
     async def _named(self, run: Run, decide: Callable[[KeyedState], Decided]) -> bool:
@@ -277,11 +274,11 @@ async def _store(state_handle: KeyedStateHandle, encoded: EncodedPart) -> RunPar
     return encoded.part
 
 
-def loose_of(state_handle: KeyedStateHandle) -> list[Loose]:
+def loose_of(state_handle: KeyedStateHandle) -> list[LooseWindow]:
     """Return the loose windows, in the form that planning needs."""
     compacted = state_handle.state.compacted
     return [
-        Loose(max(piece.start, compacted), piece.limit, piece.nbytes)
+        LooseWindow(max(piece.start, compacted), piece.limit, piece.nbytes)
         for piece in state_handle.tail.pieces
         if piece.limit > compacted
     ]

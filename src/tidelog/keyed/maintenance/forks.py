@@ -20,9 +20,9 @@ from tidelog.errors import NoSuchLog, NoSuchPin, PositionCollected, TidelogError
 from tidelog.keyed.read.state_handle import WALS, KeyedStateHandle
 from tidelog.keyed.states.forking import (
     checkpoint_of_try,
-    decide_forked,
-    decide_let_go,
-    decide_voided,
+    decide_fork,
+    decide_release_checkpoint,
+    decide_void_checkpoint,
     is_begun_with,
     may_begin_with,
     wal_of_try,
@@ -30,7 +30,7 @@ from tidelog.keyed.states.forking import (
 from tidelog.keyed.states.state import ForkOrigin, KeyedCheckpoint, KeyedDiff, KeyedState
 from tidelog.keyed.states.transition import decide_checkpoint
 from tidelog.machine.language import Decision
-from tidelog.store.within import Within
+from tidelog.store.keys import Within
 from tidelog.wal.admin.destroy import destroy_log
 from tidelog.wal.admin.fork import Fork
 from tidelog.wal.format.pin import pins_named
@@ -76,12 +76,12 @@ class Forks:
             )
 
         point = await source.machine.commit(hold)
-        assert point is not None, "a fork's wal has what is not compacted"
+        assert point is not None, "the log of a fork has all records that are not compacted yet"
         origin = ForkOrigin(log=source.name, checkpoint=name)
         try:
             await self._fork_wal(wal_of_try(name), point)
             return await target.machine.commit(
-                lambda state: decide_forked(
+                lambda state: decide_fork(
                     state,
                     point,
                     origin,
@@ -132,11 +132,11 @@ class Forks:
         pins = await self._pins()
         state = await source.machine.refresh()
         now_us = wall_us(source.clock)
-        tries = [name for name, one in state.checkpoints.items() if one.fork]
+        tries = [name for name, checkpoint in state.checkpoints.items() if checkpoint.fork]
         for name in tries:
-            one = state.checkpoints[name]
-            is_old = one.made_us <= now_us - GIVE_UP_US
-            await self._settle(source.beside(one.fork), name, gives_up=gives_up or is_old)
+            checkpoint = state.checkpoints[name]
+            is_old = checkpoint.made_us <= now_us - GIVE_UP_US
+            await self._settle(source.beside(checkpoint.fork), name, gives_up=gives_up or is_old)
         # An attempt makes its checkpoint before its pin, and an existing fork releases its pin
         # before its checkpoint. The pins were read before the checkpoints. So a pin without a
         # checkpoint, if it still exists now, was left by a forker that was late and died.
@@ -146,7 +146,7 @@ class Forks:
 
     async def _pins(self) -> set[str]:
         """Return the wals of attempts for which the source's wal has a pin."""
-        held = [found.pin.name for found in await held_pins(self.source.wal)]
+        held = [held_pin.pin.name for held_pin in await held_pins(self.source.wal)]
         return {wal for wal in held if is_kept_for_forks(wal)}
 
     async def _settle(self, target: KeyedStateHandle, name: str, *, gives_up: bool) -> None:
@@ -157,14 +157,14 @@ class Forks:
         if may_begin_with(state, name):
             if not gives_up:
                 return
-            await target.machine.commit(partial(decide_voided, checkpoint=name))
+            await target.machine.commit(partial(decide_void_checkpoint, checkpoint=name))
             state = target.state
         if is_begun_with(state, origin):
             if state.origin == origin:
                 return
         else:
             await self._erase(wal_of_try(name))
-        await source.machine.commit(partial(decide_let_go, checkpoint=name))
+        await source.machine.commit(partial(decide_release_checkpoint, checkpoint=name))
 
     async def _erase(self, wal: str) -> None:
         """Delete the wal of a failed attempt, and release its pin in the source's wal."""

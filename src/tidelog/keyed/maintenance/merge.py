@@ -43,9 +43,9 @@ async def merged_records(
     size = sum(part.num_bytes for run in runs for part in run.parts)
     # Stored values are compressed, to a fraction of their size in memory.
     at_once = min(RANGE_ROWS, max(1, RANGE_BYTES * max(1, rows) // max(1, 8 * size)))
-    found = _by_ranges(sources, clock, first, last, at_once)
-    async with aclosing(found):
-        async for table in found:
+    stream = _by_ranges(sources, clock, first, last, at_once)
+    async with aclosing(stream):
+        async for table in stream:
             yield table
 
 
@@ -57,13 +57,13 @@ async def _by_ranges(
     async with aclosing(ranges):
         async for begin, end, is_large in ranges:
             # The records of one key in a run precede those in the next run.
-            found = (
+            stream = (
                 _in_turn(sources, begin, end)
                 if is_large
                 else _sorted(sources, clock, begin, end, rows)
             )
-            async with aclosing(found):
-                async for table in found:
+            async with aclosing(stream):
+                async for table in stream:
                     yield table
 
 
@@ -73,9 +73,9 @@ async def _sorted(
     """Yield the records of a range in order, as one table unless they are too large."""
     tables: list[pa.Table] = []
     size = 0
-    found = _in_turn(sources, begin, end)
-    async with aclosing(found):
-        async for table in found:
+    stream = _in_turn(sources, begin, end)
+    async with aclosing(stream):
+        async for table in stream:
             tables.append(table)
             size += table.nbytes
             if size > 4 * RANGE_BYTES and rows > 1:
@@ -97,7 +97,7 @@ async def _in_turn(
 ) -> AsyncGenerator[pa.Table, None]:
     """Yield the records of the keys ``[begin, end)``, run by run."""
     for source in sources:
-        found = source.of_range(begin, end, 0, None, newest_first=False)
-        async with aclosing(found):
-            async for table in found:
+        stream = source.of_range(begin, end, 0, None, newest_first=False)
+        async with aclosing(stream):
+            async for table in stream:
                 yield table

@@ -25,7 +25,7 @@ RUN_BYTES_MAX: Final = 128 * 1024 * 1024  # The size of loose records that are s
 
 
 @dataclass(frozen=True, slots=True)
-class Loose:
+class LooseWindow:
     """A window of positions that is not compacted: a fragment, or the rest of one."""
 
     start: int
@@ -49,49 +49,56 @@ class RunMergeJob:
 
 
 def windows_to_compact(
-    state: KeyedState, loose: Sequence[Loose], *, everything: bool = False
+    state: KeyedState, loose: Sequence[LooseWindow], *, full: bool = False
 ) -> list[tuple[int, int]]:
     """Return the windows to write as runs, oldest first; none crosses a seal.
 
     A window is as large as can be sorted at once, or a single fragment, or ends with a segment.
     """
-    total = sum(one.bytes for one in loose)
+    total = sum(window.bytes for window in loose)
     is_sealed = any(seal.limit > state.compacted for seal in state.seals)
-    is_due = everything or len(loose) >= LOOSE_MAX or total >= LOOSE_BYTES_MAX or is_sealed
+    is_due = full or len(loose) >= LOOSE_MAX or total >= LOOSE_BYTES_MAX or is_sealed
     if not loose or not is_due:
         return []
     end = loose[-1].limit
     cuts = {seal.limit for seal in state.seals if state.compacted < seal.limit <= end}
     size = 0
-    for one in loose:
-        size += one.bytes
+    for window in loose:
+        size += window.bytes
         if size >= RUN_BYTES_MAX:
-            cuts.add(one.limit)
+            cuts.add(window.limit)
             size = 0
     return [*pairwise([state.compacted, *sorted(cuts | {end})])]
 
 
 def seal_due(
-    state: KeyedState, loose: Sequence[Loose], *, bytes_compacted: int, first_us: int, now_us: int
+    state: KeyedState,
+    loose: Sequence[LooseWindow],
+    *,
+    bytes_compacted: int,
+    first_us: int,
+    now_us: int,
 ) -> bool:
     """Return True if the active segment must be sealed, by its size or its age."""
     sealing = state.sealing
-    size = bytes_compacted + sum(one.bytes for one in loose if one.limit > state.active_start)
+    size = bytes_compacted + sum(
+        window.bytes for window in loose if window.limit > state.active_start
+    )
     if sealing.bytes is not None and size >= sealing.bytes:
         return True
     return sealing.age_us is not None and 0 < first_us <= now_us - sealing.age_us
 
 
-def merges_due(state: KeyedState, *, everything: bool = False) -> list[RunMergeJob]:
+def merges_due(state: KeyedState, *, full: bool = False) -> list[RunMergeJob]:
     """Return the merges that are due, oldest first; they share no runs."""
-    found: list[RunMergeJob] = []
+    jobs: list[RunMergeJob] = []
     for runs, is_sealed in _by_segment(state):
-        if is_sealed or everything:
+        if is_sealed or full:
             if len(runs) > 1:
-                found.append(RunMergeJob(tuple(runs)))
+                jobs.append(RunMergeJob(tuple(runs)))
         elif (job := _growing(runs)) is not None:
-            found.append(job)
-    return found
+            jobs.append(job)
+    return jobs
 
 
 def retired_by(state: KeyedState, retention: Retention, *, now_us: int) -> int:
@@ -107,17 +114,20 @@ def retired_by(state: KeyedState, retention: Retention, *, now_us: int) -> int:
         if surplus > 0 and limits:
             retired = max(retired, limits[min(surplus, len(limits)) - 1])
     kept = 0
-    for one in reversed(segments_of(state)):
-        if one.limit is not None and one.is_compacted:
-            if retention.age_us is not None and _told_us(one, now_us) <= now_us - retention.age_us:
-                retired = max(retired, one.limit)
+    for segment in reversed(segments_of(state)):
+        if segment.limit is not None and segment.is_compacted:
+            if (
+                retention.age_us is not None
+                and _sealed_us(segment, now_us) <= now_us - retention.age_us
+            ):
+                retired = max(retired, segment.limit)
             if retention.bytes is not None and kept >= retention.bytes:
-                retired = max(retired, one.limit)
-        kept += one.bytes
+                retired = max(retired, segment.limit)
+        kept += segment.bytes
     return retired
 
 
-def _told_us(segment: Segment, now_us: int) -> int:
+def _sealed_us(segment: Segment, now_us: int) -> int:
     """Return the earliest possible time of a segment's seal, even if the sealer's clock was behind.
 
     Callers may give any time to a record, so times in the future are ignored.
@@ -128,7 +138,7 @@ def _told_us(segment: Segment, now_us: int) -> int:
 
 def _by_segment(state: KeyedState) -> list[tuple[list[Run], bool]]:
     """Return the runs of each segment, and whether the segment is sealed and compacted."""
-    found: list[tuple[list[Run], bool]] = []
+    groups: list[tuple[list[Run], bool]] = []
     limits = [*(seal.limit for seal in state.seals), None]
     at = 0
     for limit in limits:
@@ -138,15 +148,15 @@ def _by_segment(state: KeyedState) -> list[tuple[list[Run], bool]]:
             at += 1
         is_whole = limit is not None and limit <= state.compacted
         if runs:
-            found.append((runs, is_whole))
-    return found
+            groups.append((runs, is_whole))
+    return groups
 
 
 def _growing(runs: Sequence[Run]) -> RunMergeJob | None:
     """Return eight adjacent runs of at most one size level, smallest level first; else None."""
     levels = [_level(run) for run in runs]
     for level in sorted(set(levels)):
-        same = [n for n, one in enumerate(levels) if one <= level]
+        same = [n for n, run_level in enumerate(levels) if run_level <= level]
         stretch: list[int] = []
         for n in same:
             if stretch and n != stretch[-1] + 1:

@@ -59,13 +59,13 @@ async def scrub_keyed(state_handle: KeyedStateHandle, wal: Log) -> KeyedScrubRep
         NoSuchLog: the log is gone. LocationError: the store failed.
     """
     await state_handle.refresh()
-    found, state = KeyedScrubReport(), state_handle.state
-    kept = [run for one in state.checkpoints.values() for run in one.runs]
+    report, state = KeyedScrubReport(), state_handle.state
+    kept = [run for checkpoint in state.checkpoints.values() for run in checkpoint.runs]
     runs = {run.id: run for run in (*state.runs, *kept)}
     for run in runs.values():
-        found = replace(found, runs=found.runs + 1)
+        report = replace(report, runs=report.runs + 1)
         for part in run.parts:
-            found = found.plus(part, await _problems(state_handle, run, part))
+            report = report.plus(part, await _problems(state_handle, run, part))
     gaps = [
         f"no run has the sequences {before.upper} to {run.lower - 1}"
         for before, run in zip(state.runs, state.runs[1:], strict=False)
@@ -73,9 +73,9 @@ async def scrub_keyed(state_handle: KeyedStateHandle, wal: Log) -> KeyedScrubRep
     ]
     below = await wal.scrub()
     return replace(
-        found,
+        report,
         wal_records=below.records,
-        problems=(*found.problems, *gaps, *(f"its wal: {one}" for one in below.problems)),
+        problems=(*report.problems, *gaps, *(f"its wal: {problem}" for problem in below.problems)),
     )
 
 
@@ -86,17 +86,17 @@ async def _problems(state_handle: KeyedStateHandle, run: Run, part: RunPart) -> 
         rows, least, greatest = await _read(state_handle, part)
     except (CorruptionError, ObjectNotFound) as error:
         return (f"{part.path}: {error}",)
-    told = []
+    problems = []
     if listed != (part.keys, part.rows):
-        told.append(
+        problems.append(
             f"{part.directory}: it lists {listed[1]} records of {listed[0]} keys, not {part.rows} "
             f"of {part.keys}"
         )
     if (rows, least, greatest) != (part.rows, part.min_sequence, part.max_sequence):
-        told.append(f"{part.path}: its records differ from the state's description of them")
+        problems.append(f"{part.path}: its records differ from the state's description of them")
     if least < run.lower or greatest >= run.upper:
-        told.append(f"{part.path}: it has sequences outside its run")
-    return tuple(told)
+        problems.append(f"{part.path}: it has sequences outside its run")
+    return tuple(problems)
 
 
 async def _listed(state_handle: KeyedStateHandle, part: RunPart) -> tuple[int, int]:
@@ -110,8 +110,8 @@ async def _listed(state_handle: KeyedStateHandle, part: RunPart) -> tuple[int, i
 
 
 def _total(page: pa.Table) -> int:
-    found: int = pc.sum(page.column("rows")).as_py() or 0
-    return found
+    total: int = pc.sum(page.column("rows")).as_py() or 0
+    return total
 
 
 async def _read(state_handle: KeyedStateHandle, part: RunPart) -> tuple[int, int, int]:

@@ -27,12 +27,12 @@ from tidelog.errors import (
     PositionCollected,
     TidelogError,
 )
+from tidelog.keyed.format.records import in_range, keyed_records, with_keys
 from tidelog.keyed.port import KeyedScan
-from tidelog.keyed.query import Keys
-from tidelog.keyed.read.piece import LoosePiece, in_range, keyed_records
 from tidelog.keyed.read.scanning import Tables, ViewScan
-from tidelog.keyed.read.sources import with_keys
+from tidelog.keyed.read.sources import LoosePiece
 from tidelog.keyed.states.transition import DROPPED
+from tidelog.keyed.values import Keys
 from tidelog.wal.slot_protocol.reader import SlotReader
 
 WINDOW_BYTES: Final = 64 * 1024 * 1024
@@ -41,7 +41,7 @@ LINGER_S: Final = 30.0  # A follower may return soon, for example over HTTP.
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _Waiter:
     """A waiting follower, at the end of the feed; ``woken`` is the sequence to read from."""
 
     keys: Keys
@@ -68,8 +68,8 @@ class KeyedFeed:
     _window: deque[LoosePiece] = field(default_factory=deque)
     _sizes: deque[int] = field(default_factory=deque)  # The size of each piece in the window.
     _bytes: int = 0
-    _by_key: dict[bytes, dict[_Waiting, None]] = field(default_factory=dict)
-    _by_range: dict[_Waiting, None] = field(default_factory=dict)
+    _by_key: dict[bytes, dict[_Waiter, None]] = field(default_factory=dict)
+    _by_range: dict[_Waiter, None] = field(default_factory=dict)
     _task: asyncio.Task[None] | None = None
     _error: TidelogError | None = None
     _followers: int = 0
@@ -112,10 +112,10 @@ class KeyedFeed:
 
     def pieces(self, start: int) -> list[LoosePiece]:
         """Return the pieces of the window with records at or after a sequence."""
-        found = [*takewhile(lambda piece: piece.limit > start, reversed(self._window))]
-        return found[::-1]
+        pieces = [*takewhile(lambda piece: piece.limit > start, reversed(self._window))]
+        return pieces[::-1]
 
-    async def news(self, waiting: _Waiting, reached: int) -> int:
+    async def news(self, waiting: _Waiter, reached: int) -> int:
         """Wait for records that this follower may want; return the sequence to read from.
 
         Raises:
@@ -146,7 +146,7 @@ class KeyedFeed:
         while self._bytes > self.window_bytes and len(self._window) > 1:
             self._window.popleft()
             self._bytes -= self._sizes.popleft()
-        for waiting in self._wanting(piece):
+        for waiting in self._waiters_for(piece):
             if not waiting.woken.done():
                 waiting.woken.set_result(piece.start)
 
@@ -155,19 +155,19 @@ class KeyedFeed:
             self._task.cancel()
             self._forget()
 
-    def _wanting(self, piece: LoosePiece) -> list[_Waiting]:
+    def _waiters_for(self, piece: LoosePiece) -> list[_Waiter]:
         assert piece.records is not None
         if not self._by_key and not self._by_range:
             return []
         keys = piece.places(piece.records)
         # In a fixed order, so that a simulated run is reproducible.
-        found = [waiting for key in keys.any_of(self._by_key) for waiting in self._by_key[key]]
+        waiters = [waiting for key in keys.any_of(self._by_key) for waiting in self._by_key[key]]
         ranges = [
             waiting
             for waiting in self._by_range
             if keys.has_any(waiting.keys.from_key, waiting.keys.to_key)
         ]
-        return found + ranges
+        return waiters + ranges
 
     async def _run(self) -> None:
         for attempt in range(TRIES):
@@ -188,9 +188,9 @@ class KeyedFeed:
                 return
 
     async def _poll(self) -> None:
-        found = self.reader.follow(self.end)
-        async with aclosing(found):
-            async for table in found:
+        tables = self.reader.follow(self.end)
+        async with aclosing(tables):
+            async for table in tables:
                 records = await self.clock.offload(partial(keyed_records, table))
                 limit = table.column("position")[-1].as_py() + 1
                 self.push(LoosePiece(start=self.end, limit=limit, records=records))
@@ -198,7 +198,7 @@ class KeyedFeed:
     def _end(self, error: TidelogError) -> None:
         """End all followers, and refuse new ones."""
         self._error = error
-        self._tell(error)
+        self._fail_waiters(error)
 
     def _overtaken(self) -> None:
         """Make all followers continue from runs: the next records were compacted and collected."""
@@ -211,7 +211,7 @@ class KeyedFeed:
     def _fail(self, error: TidelogError) -> None:
         """Raise an error in all waiting followers; the poll has ended."""
         self._forget()
-        self._tell(error)
+        self._fail_waiters(error)
 
     def _forget(self) -> None:
         """Discard the window; the next follower starts another poll."""
@@ -219,17 +219,17 @@ class KeyedFeed:
         self._window.clear()
         self._sizes.clear()
 
-    def _all_waiting(self) -> list[_Waiting]:
-        return [*self._by_range, *(one for held in self._by_key.values() for one in held)]
+    def _all_waiting(self) -> list[_Waiter]:
+        return [*self._by_range, *(waiter for held in self._by_key.values() for waiter in held)]
 
-    def _tell(self, error: TidelogError) -> None:
+    def _fail_waiters(self, error: TidelogError) -> None:
         for waiting in self._all_waiting():
             if not waiting.woken.done():
                 waiting.woken.set_exception(error)
 
 
 @dataclass(kw_only=True, eq=False)
-class Following(KeyedScan):
+class FollowingScan(KeyedScan):
     """Wanted records of the past and the future; ``scan`` reads the past ones."""
 
     feed: KeyedFeed
@@ -237,7 +237,7 @@ class Following(KeyedScan):
     scan: Callable[[int], ViewScan]
     begin: Callable[[], Awaitable[int]]
     reached: int | None = None
-    _waiting: _Waiting | None = None
+    _waiting: _Waiter | None = None
     _tables: Tables | None = None
 
     @property
@@ -259,8 +259,8 @@ class Following(KeyedScan):
     async def _run(self) -> AsyncGenerator[pa.Table, None]:
         self.feed.join()
         try:
-            async with aclosing(self._followed()) as found:
-                async for table in found:
+            async with aclosing(self._followed()) as tables:
+                async for table in tables:
                     yield table
         finally:
             self.feed.leave()
@@ -285,7 +285,7 @@ class Following(KeyedScan):
                 if table.num_rows:
                     yield table
             woken: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            self._waiting = _Waiting(self.keys, woken)
+            self._waiting = _Waiter(self.keys, woken)
             try:
                 reached = max(reached, await self.feed.news(self._waiting, reached))
             finally:

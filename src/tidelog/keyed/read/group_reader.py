@@ -19,13 +19,16 @@ import xxhash
 from tidelog.core.clock import Clock
 from tidelog.core.lookahead import in_order
 from tidelog.keyed.format.directory import DirectoryHead
-from tidelog.keyed.format.key_plan import PartRows
-from tidelog.keyed.format.layout import PartLayout, Span
-from tidelog.keyed.format.part import RunPart
+from tidelog.keyed.format.pages import decode_groups, read_metadata
+from tidelog.keyed.format.part import PartLayout, PartRows, RunPart, Span
 from tidelog.keyed.format.records import KEYED_RECORDS
-from tidelog.keyed.format.row_groups import decode_groups, read_metadata
-from tidelog.keyed.read.directory_reader import METADATA_RATIO, DirectoryCache
-from tidelog.keyed.read.ranges import check_sum, get_checked, told_as_damage
+from tidelog.keyed.read.run_objects import (
+    METADATA_RATIO,
+    DirectoryCache,
+    check_sum,
+    get_checked,
+    told_as_damage,
+)
 from tidelog.store.port import Store
 
 TABLE_ROWS: Final = 65_536
@@ -99,8 +102,8 @@ class GroupReader:
 
     async def _load_footer(self, part: RunPart, head: DirectoryHead) -> _PartFooter:
         async def check(data: bytes) -> _PartFooter:
-            found = xxhash.xxh3_128_digest(data)
-            check_sum(head.footer_xxh3, found, part.path, "the footer of a run's part")
+            checksum = xxhash.xxh3_128_digest(data)
+            check_sum(head.footer_xxh3, checksum, part.path, "the footer of a run's part")
             with told_as_damage(part.path, _WHAT):
                 return _PartFooter(await self._clock.offload(partial(read_metadata, data)))
 
@@ -127,8 +130,8 @@ def _decode(
     numbers = range(groups.first, groups.limit)
     for group in numbers:
         own = layout.group_span(group, group + 1)
-        found = xxhash.xxh3_64_intdigest(view[own.start - span.start : own.limit - span.start])
-        check_sum(int(layout.group_xxh3[group]), found, part.path, _WHAT)
+        checksum = xxhash.xxh3_64_intdigest(view[own.start - span.start : own.limit - span.start])
+        check_sum(int(layout.group_xxh3[group]), checksum, part.path, _WHAT)
     with told_as_damage(part.path, _WHAT):
         table = decode_groups(metadata, span, data, numbers)
         return table.select(KEYED_RECORDS.names).cast(KEYED_RECORDS)
@@ -137,14 +140,14 @@ def _decode(
 def _groups_of(layout: PartLayout, rows: PartRows, *, newest_first: bool) -> list[_Groups]:
     """Return the row groups with some of the rows, a few together, in reading order."""
     first, last = layout.group_of(rows.first), layout.group_of(rows.limit - 1)
-    found = list[_Groups]()
+    groups = list[_Groups]()
     begin, size = first, 0
     for group in range(first, last + 1):
         more = int(layout.group_sizes[group])
         rows_count = int(layout.group_rows[group + 1] - layout.group_rows[begin])
         if group > begin and (size + more > TABLE_BYTES or rows_count > TABLE_ROWS):
-            found.append(_Groups(begin, group, size))
+            groups.append(_Groups(begin, group, size))
             begin, size = group, 0
         size += more
-    found.append(_Groups(begin, last + 1, size))
-    return found[::-1] if newest_first else found
+    groups.append(_Groups(begin, last + 1, size))
+    return groups[::-1] if newest_first else groups

@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.keyed.read.sources import KEY_ROWS, Source, added_up
+from tidelog.keyed.format.records import KEY_ROWS, added_up
+from tidelog.keyed.read.sources import Source
 
 
 async def merged_keys(
@@ -22,17 +23,19 @@ async def merged_keys(
     """Yield the keys ``[first, last)`` of all sources, as `KEY_ROWS`, each once."""
     async with AsyncExitStack() as stack:
         streams = [
-            _Stream(await stack.enter_async_context(aclosing(one.keys(first, last, start, limit))))
-            for one in sources
+            _Stream(
+                await stack.enter_async_context(aclosing(source.keys(first, last, start, limit)))
+            )
+            for source in sources
         ]
-        for one in streams:
-            await one.fill()
-        while at_hand := [one for one in streams if one.page is not None]:
+        for stream in streams:
+            await stream.fill()
+        while at_hand := [stream for stream in streams if stream.page is not None]:
             # A source without further pages sets no limit, so a thousand small runs give one page.
-            bound = min((one.last for one in at_hand if one.has_more), default=None)
-            yield _together([one.take(bound) for one in at_hand])
-            for one in at_hand:
-                await one.fill()
+            bound = min((stream.last for stream in at_hand if stream.has_more), default=None)
+            yield _together([stream.take(bound) for stream in at_hand])
+            for stream in at_hand:
+                await stream.fill()
 
 
 class _Stream:

@@ -7,9 +7,10 @@ Invariants: every byte is checked before use. Records come in the order of (key,
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Final, Literal
+from functools import partial
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,20 +25,37 @@ from tidelog.keyed.format.directory import (
     KeyPiece,
     groups_of,
 )
-from tidelog.keyed.format.key_plan import Edges, PartRows, edges_of, rows_to_read
-from tidelog.keyed.format.layout import PartLayout
-from tidelog.keyed.format.part import KeyRows, RunPart
+from tidelog.keyed.format.pages import decode_page, integers_of, values_of
+from tidelog.keyed.format.part import (
+    PAGED,
+    Edges,
+    KeyRows,
+    PagePlace,
+    PartLayout,
+    PartRows,
+    RunPart,
+    edges_of,
+    rows_to_read,
+)
 from tidelog.keyed.format.records import (
     KEY,
     KEYED_RECORDS,
     SEQUENCE,
+    TIMESTAMP,
+    VALUE,
     Numbers,
     int64_array,
     int64_of,
+    repeated,
 )
-from tidelog.keyed.read.directory_reader import DirectoryCache, DirectoryReader
 from tidelog.keyed.read.group_reader import GroupReader
-from tidelog.keyed.read.page_reader import PageReader
+from tidelog.keyed.read.run_objects import (
+    DirectoryCache,
+    DirectoryReader,
+    Fetched,
+    get_spans,
+    told_as_damage,
+)
 from tidelog.store.port import Store
 
 ReaderChoice = Literal["auto", "pages", "groups"]
@@ -83,12 +101,12 @@ class RunPartReader:
         if the key has any.
         Shape: `KEYED_RECORDS`, in sequence order, or with ``newest_first`` in reverse order.
         """
-        found = await self._found(part, key, start, limit)
-        if found is None or rows_max == 0:
+        key_rows = await self._key_rows(part, key, start, limit)
+        if key_rows is None or rows_max == 0:
             return KEYED_RECORDS.empty_table()
         head = (await self._directories.open(part)).head
         rows = rows_to_read(
-            head.layout, found, start, limit, rows_max=rows_max, newest_first=newest_first
+            head.layout, key_rows, start, limit, rows_max=rows_max, newest_first=newest_first
         )
         if groups_max is not None:
             rows = _first_groups(head.layout, rows, groups_max, newest_first=newest_first)
@@ -125,9 +143,9 @@ class RunPartReader:
         is_whole = start <= part.min_sequence and part.max_sequence < limit
         async with aclosing(self._groups.read(part, head, PartRows(begin, end))) as tables:
             async for table in tables:
-                found = table if is_whole else _filtered(table, start, limit)
-                if found.num_rows:
-                    yield found
+                records = table if is_whole else _filtered(table, start, limit)
+                if records.num_rows:
+                    yield records
 
     async def count_key(self, part: RunPart, key: bytes, start: int, limit: int) -> int:
         """Return the number of records of a key with the sequences ``[start, limit)``.
@@ -135,22 +153,22 @@ class RunPartReader:
         If these are all of the key's records, the directory alone gives the number. Otherwise, one
         page of sequences is read at each end.
         """
-        found = await self._found(part, key, start, limit)
-        if found is None:
+        key_rows = await self._key_rows(part, key, start, limit)
+        if key_rows is None:
             return 0
         layout = await self._directories.layout(part)
-        edges = edges_of(layout, found, start, limit)
+        edges = edges_of(layout, key_rows, start, limit)
         first = await self._exact(part, layout, edges.first_least, edges.first_most, start)
         last = await self._exact(part, layout, edges.limit_least, edges.limit_most, limit)
         return max(last - first, 0)
 
     async def bound_key(self, part: RunPart, key: bytes, start: int, limit: int) -> tuple[int, int]:
         """Return the least and the greatest possible number, by the directory alone."""
-        found = await self._found(part, key, start, limit)
-        if found is None:
+        key_rows = await self._key_rows(part, key, start, limit)
+        if key_rows is None:
             return 0, 0
-        edges = edges_of(await self._directories.layout(part), found, start, limit)
-        return _bounds(edges, found, start, limit)
+        edges = edges_of(await self._directories.layout(part), key_rows, start, limit)
+        return _bounds(edges, key_rows, start, limit)
 
     async def first_at(self, part: RunPart, time_us: int) -> int | None:
         """Return the least sequence whose record has this time or a later one; None without one.
@@ -174,7 +192,9 @@ class RunPartReader:
 
         ahead = in_order(groups(), least, size_of=lambda _: 0, at_once=_TIMES_AHEAD)
         async with aclosing(ahead) as results:
-            return min([found async for _, found in results if found is not None], default=None)
+            return min(
+                [sequence async for _, sequence in results if sequence is not None], default=None
+            )
 
     async def keys(
         self, part: RunPart, first: bytes, last: bytes | None, *, after: bytes | None = None
@@ -192,14 +212,14 @@ class RunPartReader:
                 for table in _listed(piece, first, last):
                     yield table
 
-    async def _found(self, part: RunPart, key: bytes, start: int, limit: int) -> KeyRows | None:
+    async def _key_rows(self, part: RunPart, key: bytes, start: int, limit: int) -> KeyRows | None:
         """Return the place of a key's rows, if some may have the sequences ``[start, limit)``."""
         if not part.may_hold(start, limit):
             return None
-        found = await self._directories.find(part, key)
-        if found is None or found.max_sequence < start or limit <= found.min_sequence:
+        key_rows = await self._directories.find(part, key)
+        if key_rows is None or key_rows.max_sequence < start or limit <= key_rows.min_sequence:
             return None
-        return found
+        return key_rows
 
     async def _exact(
         self, part: RunPart, layout: PartLayout, least: int, most: int, sequence: int
@@ -207,9 +227,9 @@ class RunPartReader:
         """Return the first row at or after a sequence; it is between ``least`` and ``most``."""
         if least == most:
             return least
-        found = await self._pages.sequences(part, layout, PartRows(least, most))
-        _check_rising(found, part)
-        return least + int(np.searchsorted(found, sequence, side="left"))
+        sequences = await self._pages.sequences(part, layout, PartRows(least, most))
+        _check_rising(sequences, part)
+        return least + int(np.searchsorted(sequences, sequence, side="left"))
 
 
 def _first_groups(
@@ -225,11 +245,13 @@ def _first_groups(
     return PartRows(rows.first, max(rows.first, min(rows.limit, limit)))
 
 
-def _bounds(edges: Edges, found: KeyRows, start: int, limit: int) -> tuple[int, int]:
+def _bounds(edges: Edges, key_rows: KeyRows, start: int, limit: int) -> tuple[int, int]:
     # The directory has the sequences of the key's first and last record. Each that is in the range
     # proves one record.
-    known = {found.min_sequence, found.max_sequence}
-    least = max(edges.limit_least - edges.first_most, sum(start <= one < limit for one in known))
+    known = {key_rows.min_sequence, key_rows.max_sequence}
+    least = max(
+        edges.limit_least - edges.first_most, sum(start <= sequence < limit for sequence in known)
+    )
     most = min(edges.limit_most - edges.first_least, limit - start)
     return least, max(most, least)
 
@@ -239,7 +261,7 @@ def _listed(piece: KeyPiece, first: bytes, last: bytes | None) -> list[pa.Table]
     limit = len(piece) if last is None else piece.index_of(last)
     table = piece.table.select([KEY, ROWS, MIN_SEQUENCE, MAX_SEQUENCE])
     # A small directory that is read as a whole may still have many keys.
-    return [one for one in groups_of(table.slice(begin, limit - begin)) if one.num_rows]
+    return [group for group in groups_of(table.slice(begin, limit - begin)) if group.num_rows]
 
 
 def _of_sequences(table: pa.Table, start: int, limit: int) -> pa.Table:
@@ -267,3 +289,108 @@ def _check_rising(sequences: Numbers, part: RunPart) -> None:
         raise CorruptionError(
             "a key's sequences are not ascending: restore the object", path=part.path
         )
+
+
+T = TypeVar("T")
+
+_WHAT: Final = "a page of a run"
+_INLINE_BYTES: Final = 128 * 1024  # Decoding this much takes less time than starting a thread.
+_TIMESTAMPS, _SEQUENCES, _VALUES = (PAGED.index(name) for name in (TIMESTAMP, SEQUENCE, VALUE))
+
+
+class PageReader:
+    """Reads pages of parts; each page's header and checksum are checked."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def read(self, part: RunPart, layout: PartLayout, rows: PartRows, key: bytes) -> pa.Table:
+        """Return rows of a part that all have the same key.
+
+        Raises:
+            ObjectNotFound: the part is missing. CorruptionError: a page was changed. LocationError:
+                the store failed.
+        """
+        decode = partial(_records, layout=layout, rows=rows, key=key)
+        return await self._with_pages(part, layout, rows, range(len(PAGED)), decode)
+
+    async def sequences(self, part: RunPart, layout: PartLayout, rows: PartRows) -> Numbers:
+        """Return the sequences of rows of a part. Raises: see `read`."""
+
+        def decode(fetched: Fetched) -> Numbers:
+            return _integers(fetched, _SEQUENCES, layout, rows)
+
+        return await self._with_pages(part, layout, rows, [_SEQUENCES], decode)
+
+    async def times(
+        self, part: RunPart, layout: PartLayout, rows: PartRows
+    ) -> tuple[Numbers, Numbers]:
+        """Return the timestamps and the sequences of rows of a part. Raises: see `read`."""
+
+        def decode(fetched: Fetched) -> tuple[Numbers, Numbers]:
+            return (
+                _integers(fetched, _TIMESTAMPS, layout, rows),
+                _integers(fetched, _SEQUENCES, layout, rows),
+            )
+
+        return await self._with_pages(part, layout, rows, [_TIMESTAMPS, _SEQUENCES], decode)
+
+    async def _with_pages(
+        self,
+        part: RunPart,
+        layout: PartLayout,
+        rows: PartRows,
+        columns: Sequence[int],
+        decode: Callable[[Fetched], T],
+    ) -> T:
+        """Return the result of ``decode`` on the pages of some columns; see `get_spans`."""
+        spans = [
+            place.span
+            for column in columns
+            for place in layout.pages(column, rows.first, rows.limit)
+        ]
+
+        async def check(fetched: Fetched) -> T:
+            def work() -> T:
+                with told_as_damage(part.path, _WHAT):
+                    return decode(fetched)
+
+            if sum(len(data) for _, data in fetched) <= _INLINE_BYTES:
+                return work()
+            return await self._clock.offload(work)
+
+        return await get_spans(self._store, part.path, spans, check)
+
+
+def _records(fetched: Fetched, *, layout: PartLayout, rows: PartRows, key: bytes) -> pa.Table:
+    values: list[bytes] = []
+    for place in layout.pages(_VALUES, rows.first, rows.limit):
+        start = max(rows.first - place.first_row, 0)
+        limit = min(rows.limit - place.first_row, place.rows)
+        values += values_of(_page(fetched, place), start, limit)
+    columns = {
+        SEQUENCE: int64_array(_integers(fetched, _SEQUENCES, layout, rows)),
+        TIMESTAMP: int64_array(_integers(fetched, _TIMESTAMPS, layout, rows)),
+        VALUE: pa.array(values, pa.binary()),
+    }
+    return pa.table({KEY: repeated(key, rows.rows), **columns}, schema=KEYED_RECORDS)
+
+
+def _integers(fetched: Fetched, column: int, layout: PartLayout, rows: PartRows) -> Numbers:
+    arrays = [np.empty(0, np.int64)]
+    for place in layout.pages(column, rows.first, rows.limit):
+        start = max(rows.first - place.first_row, 0)
+        limit = min(rows.limit - place.first_row, place.rows)
+        arrays.append(integers_of(_page(fetched, place), place.rows)[start:limit])
+    return np.concatenate(arrays)
+
+
+def _page(fetched: Fetched, place: PagePlace) -> bytes:
+    """Return the decompressed contents of a page."""
+    for span, data in fetched:
+        if span.start <= place.span.start and place.span.limit <= span.limit:
+            at = place.span.start - span.start
+            stored = memoryview(data)[at : place.span.limit - span.start]
+            return decode_page(stored, place.rows)
+    raise ValueError("a page was not read")

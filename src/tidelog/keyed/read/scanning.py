@@ -21,11 +21,10 @@ from tidelog.core.clock import Clock, backoff_us
 from tidelog.core.lookahead import in_order
 from tidelog.errors import HandleError, ObjectNotFound, ReadOvertaken
 from tidelog.keyed.port import KeyedScan
-from tidelog.keyed.query import KeyedQuery
 from tidelog.keyed.read.sources import Source
-from tidelog.keyed.read.view import KeyedView
+from tidelog.keyed.read.state_handle import KeyedView
 from tidelog.keyed.states.transition import check_readable
-from tidelog.keyed.values import KEYED_RECORDS
+from tidelog.keyed.values import KEYED_RECORDS, KeyedQuery
 
 T = TypeVar("T")
 # With True, it must read the newest state.
@@ -62,7 +61,7 @@ class ViewScan(KeyedScan):
     def __aiter__(self) -> AsyncIterator[pa.Table]:
         tables = None if self._tables is None else self._tables()
         if tables is None:
-            tables = self._run() if self._tables is None else self._rest()
+            tables = self._run() if self._tables is None else self._second_pass()
             self._tables = weakref.ref(tables)
         return tables
 
@@ -70,7 +69,7 @@ class ViewScan(KeyedScan):
         if self._tables is not None and (tables := self._tables()) is not None:
             await tables.aclose()
 
-    async def _rest(self) -> AsyncGenerator[pa.Table, None]:
+    async def _second_pass(self) -> AsyncGenerator[pa.Table, None]:
         """Yield nothing after a complete scan."""
         if not self._is_drained:
             raise HandleError(
@@ -82,8 +81,8 @@ class ViewScan(KeyedScan):
             yield table
 
     async def _run(self) -> AsyncGenerator[pa.Table, None]:
-        async with aclosing(self._runs()) as found:
-            async for table in found:
+        async with aclosing(self._runs()) as tables:
+            async for table in tables:
                 yield table
         self._is_drained = True
 
@@ -148,19 +147,19 @@ class _Run:
         return self._of_key() if self.scan.query.keys.key is not None else self._of_range()
 
     def _sources(self) -> list[Source]:
-        found = self.view.between(self.start, self.limit)
-        return found[::-1] if self.scan.query.newest_first else found
+        sources = self.view.between(self.start, self.limit)
+        return sources[::-1] if self.scan.query.newest_first else sources
 
     async def _of_key(self) -> AsyncGenerator[pa.Table, None]:
         query, key = self.scan.query, self.scan.query.keys.key or b""
 
-        async def source() -> AsyncGenerator[Source, None]:
-            for one in self._sources():
-                if one.may_hold(key):
-                    yield one
+        async def sources() -> AsyncGenerator[Source, None]:
+            for source in self._sources():
+                if source.may_hold(key):
+                    yield source
 
-        async def read(one: Source) -> pa.Table:
-            return await one.of_key(
+        async def read(source: Source) -> pa.Table:
+            return await source.of_key(
                 key,
                 self.start,
                 self.limit,
@@ -168,54 +167,54 @@ class _Run:
                 newest_first=query.newest_first,
             )
 
-        found = in_order(source(), read, size_of=lambda one: one.weight)
-        async with aclosing(found):
-            async for one, first in found:
+        results = in_order(sources(), read, size_of=lambda source: source.weight)
+        async with aclosing(results):
+            async for source, first in results:
                 table = first
                 while table.num_rows:
                     left = self.scan.left()
                     kept = table if left is None else table.slice(0, left)
                     self._pass_row(kept)
                     yield kept
-                    if table.num_rows < CHUNK_ROWS and not one.in_parts:
+                    if table.num_rows < CHUNK_ROWS and not source.in_parts:
                         break
                     if self.scan.left() == 0 or self.start >= self.limit:
                         break
-                    table = await read(one)
-                self._pass(one.lower if query.newest_first else one.upper)
+                    table = await read(source)
+                self._pass(source.lower if query.newest_first else source.upper)
 
     async def _of_range(self) -> AsyncGenerator[pa.Table, None]:
         newest_first = self.scan.query.newest_first
-        for one in self._sources():
+        for source in self._sources():
             if (left := self.scan.left()) is not None:
-                table = await self._first_of(one, left)
+                table = await self._first_of(source, left)
                 if table.num_rows:
                     self._pass_row(table)
                     yield table
                 if table.num_rows == left:
                     return
             else:
-                async with aclosing(self._all_of(one, newest_first)) as found:
-                    async for table in found:
+                async with aclosing(self._all_of(source, newest_first)) as tables:
+                    async for table in tables:
                         self.is_within = True
                         yield table
                 self.is_within = False
-            self._pass(one.lower if newest_first else one.upper)
+            self._pass(source.lower if newest_first else source.upper)
 
-    def _all_of(self, one: Source, newest_first: bool) -> AsyncGenerator[pa.Table, None]:
+    def _all_of(self, source: Source, newest_first: bool) -> AsyncGenerator[pa.Table, None]:
         keys = self.scan.query.keys
-        return one.of_range(
+        return source.of_range(
             keys.from_key, keys.to_key, self.start, self.limit, newest_first=newest_first
         )
 
-    async def _first_of(self, one: Source, count: int) -> pa.Table:
+    async def _first_of(self, source: Source, count: int) -> pa.Table:
         """Return the first records of a source by sequence, whatever their keys.
 
         A caller that continues after the last of them misses none.
         """
         held: list[pa.Table] = []
-        async with aclosing(self._all_of(one, False)) as found:
-            async for table in found:
+        async with aclosing(self._all_of(source, False)) as tables:
+            async for table in tables:
                 held.append(table)
                 if sum(part.num_rows for part in held) > count + CHUNK_ROWS:
                     held = [self._first_rows(held, count)]
@@ -227,8 +226,8 @@ class _Run:
             "descending" if self.scan.query.newest_first else "ascending"
         )
         rows = pc.select_k_unstable(together, count, [("sequence", order)])
-        found: pa.Table = together.take(rows)
-        return found
+        first_rows: pa.Table = together.take(rows)
+        return first_rows
 
     def _pass_row(self, table: pa.Table) -> None:
         last: int = table.column("sequence")[-1].as_py()

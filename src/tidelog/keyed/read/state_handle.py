@@ -1,4 +1,4 @@
-"""A handle's knowledge of a keyed log: its state, its tail, and the view of both.
+"""A handle's knowledge of a keyed log: its state, its loose records, and the view of both.
 
 Invariants: a view has no gaps. The state is read before the wal, and again if the wal was collected
     past the state concurrently.
@@ -7,26 +7,54 @@ Invariants: a view has no gaps. The state is read before the wal, and again if t
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
+
+import pyarrow as pa
 
 from tidelog.consensus.port import Consensus
 from tidelog.core.clock import Clock
-from tidelog.core.ids import Named, named_id
-from tidelog.errors import ContentionError
-from tidelog.keyed.read.directory_reader import DirectoryCache
+from tidelog.core.ids import NamedKind, named_id
+from tidelog.core.lookahead import SharedCalls
+from tidelog.errors import ContentionError, ObjectNotFound
+from tidelog.keyed.format.records import in_range, keyed_records, marks_in
 from tidelog.keyed.read.part_reader import RunPartReader
-from tidelog.keyed.read.piece import LoosePiece
-from tidelog.keyed.read.sources import PieceSource, RunSource, Source
-from tidelog.keyed.read.tail import LooseTail
-from tidelog.keyed.read.view import KeyedView
+from tidelog.keyed.read.run_objects import DirectoryCache
+from tidelog.keyed.read.sources import LoosePiece, PieceSource, RunSource, Source
 from tidelog.keyed.states.language import KeyedLanguage, prefix_of
 from tidelog.keyed.states.state import KeyedDiff, KeyedState
 from tidelog.keyed.states.transition import check_living, no_checkpoint
 from tidelog.machine.machine import Machine
+from tidelog.store.keys import Within
 from tidelog.store.port import Store
-from tidelog.store.within import Within
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.link import plain
+from tidelog.wal.format.manifest import overlaps, problems_of_manifest
+from tidelog.wal.read.head import Head, load_past
+from tidelog.wal.slot_protocol.reader import SlotReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedView:
+    """Sources in sequence order, and the next sequence after them."""
+
+    state: KeyedState
+    sources: tuple[Source, ...]
+    next: int
+
+    @property
+    def oldest(self) -> int:
+        return self.state.retired
+
+    def between(self, start: int, limit: int | None) -> list[Source]:
+        """Return the sources that overlap the sequences ``[start, limit)``."""
+        upper = self.next if limit is None else min(limit, self.next)
+        return [source for source in self.sources if source.upper > start and source.lower < upper]
+
 
 WALS: Final = "keylog/"
 TRIES: Final = 10
@@ -52,7 +80,7 @@ class KeyedStateHandle:
 
     def __post_init__(self) -> None:
         self.machine = Machine(
-            key=named_id(Named.KEYED, self.name),
+            key=named_id(NamedKind.KEYED, self.name),
             prefix=prefix_of(self.name),
             language=KeyedLanguage(self.name),
             store=self.store,
@@ -157,16 +185,186 @@ class KeyedStateHandle:
         Raises:
             NoSuchCheckpoint: no such checkpoint.
         """
-        found = self.state.checkpoints.get(checkpoint)
-        if found is None:
+        entry = self.state.checkpoints.get(checkpoint)
+        if entry is None:
             raise no_checkpoint(checkpoint)
         state = replace(
             self.state,
-            runs=found.runs,
-            retired=found.retired,
-            compacted=found.compacted,
-            seals=found.seals,
-            first_segment=found.first_segment,
+            runs=entry.runs,
+            retired=entry.retired,
+            compacted=entry.compacted,
+            seals=entry.seals,
+            first_segment=entry.first_segment,
         )
-        runs = tuple(RunSource(run, self.parts) for run in found.runs)
-        return KeyedView(state=state, sources=runs, next=found.compacted)
+        runs = tuple(RunSource(run, self.parts) for run in entry.runs)
+        return KeyedView(state=state, sources=runs, next=entry.compacted)
+
+
+MEMORY_BYTES: Final = 256 * 1024 * 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class LooseTail:
+    """Consecutive pieces of the wal at the root of ``store``.
+
+    Units: up to ``memory_bytes`` of records that were read or appended are kept.
+    """
+
+    store: Store
+    clock: Clock
+    memory_bytes: int = MEMORY_BYTES
+    pieces: list[LoosePiece] = field(default_factory=list)
+    next: int = 1
+    oldest: int = 1
+    is_behind: bool = True
+    _kept_bytes: int = field(init=False, default=0)
+    _cuts: int = field(init=False, default=0)
+    _head: Head | None = field(init=False, default=None)
+    _ahead: list[LoosePiece] | None = field(init=False, default=None)
+    reader: SlotReader = field(init=False)
+    _kept: OrderedDict[LoosePiece, int] = field(init=False, default_factory=OrderedDict)
+    _calls: SharedCalls[LoosePiece, pa.Table] = field(init=False, default_factory=SharedCalls)
+
+    def __post_init__(self) -> None:
+        self.reader = SlotReader(store=self.store, clock=self.clock)
+
+    def remember(self, head: Head) -> None:
+        """Keep the head of the wal as its opener read it, so that the next read need not decode it.
+
+        The next read reports the faults of a head that contradicts itself.
+        """
+        if not problems_of_manifest(head.manifest):
+            self._head = head
+
+    async def refresh(self, compacted: int) -> None:
+        """Read which fragments other processes have appended; drop those that are compacted.
+
+        Raises:
+            NoSuchLog: the wal is gone. CorruptionError, LocationError: it cannot be read.
+        """
+        self.forget(compacted)
+        self._ahead, cuts = [], self._cuts
+        try:
+            await self._refresh(compacted)
+            self.is_behind = self._cuts > cuts
+        finally:
+            ahead, self._ahead = self._ahead, None
+        for piece in sorted(ahead, key=lambda loose: loose.start):
+            self.add(piece)
+
+    async def _refresh(self, compacted: int) -> None:
+        while True:
+            start = self._reached(compacted)
+            end = await self.reader.walker.end(known=self._head)
+            self._head = end.head
+            try:
+                named = await self.reader.tree.fragments_of(end.manifest, start=start, limit=None)
+            except ObjectNotFound as error:
+                await load_past(self.store, end.manifest, error)
+                continue
+            if self._reached(compacted) >= start:
+                break  # Otherwise, known pieces were dropped during the request: read again.
+        past = [plain(fragment) for fragment in end.fragments if overlaps(fragment, start, None)]
+        # This process may have appended during the request, and know more.
+        start = max(start, self._reached(compacted))
+        for fragment in [*named, *past]:
+            if fragment.limit > start:
+                self.pieces.append(
+                    LoosePiece(
+                        start=max(fragment.start, start), limit=fragment.limit, fragment=fragment
+                    )
+                )
+                start = fragment.limit
+        self.next = max(self.next, end.tail.position)
+        self.oldest = end.manifest.oldest
+
+    def lag(self) -> None:
+        """Force the next read to refresh, because other processes may have written."""
+        self.is_behind = True
+        self._cuts += 1
+
+    def forget(self, compacted: int) -> None:
+        """Drop the pieces that are compacted."""
+        self.next = max(self.next, compacted)
+        kept = [piece for piece in self.pieces if piece.limit > compacted]
+        for piece in self.pieces:
+            if piece.limit <= compacted:
+                self._drop(piece)
+        self.pieces = kept
+
+    def add(self, piece: LoosePiece) -> None:
+        """Add records that this process has appended and that are durable."""
+        if piece.start > self.next or self.is_behind:
+            self.is_behind = True  # A gap: an earlier piece is not known. A refresh finds both.
+            if self._ahead is not None:
+                self._ahead.append(piece)  # A refresh is under way, and may not read this far.
+            return
+        if piece.limit <= self.next:
+            return
+        self.pieces.append(piece)
+        self.next = piece.limit
+        self._keep(piece)
+
+    async def records(self, piece: LoosePiece) -> pa.Table:
+        """Return the records of a piece, from memory or from the store.
+
+        Raises:
+            ObjectNotFound: it was compacted and collected concurrently. CorruptionError: it was
+                changed. LocationError: the store failed.
+        """
+        if piece.records is not None:
+            with suppress(KeyError):
+                self._kept.move_to_end(piece)
+            return piece.records
+        if piece.fragment is None:
+            raise ObjectNotFound("records in memory were released: read again")
+        # Concurrent callers share one fetch.
+        fetch = partial(self._fetch, piece, piece.fragment)
+        return await self._calls.wait(piece, self._calls.join(piece, fetch))
+
+    async def _fetch(self, piece: LoosePiece, fragment: Fragment) -> pa.Table:
+        wal_records = await self.reader.records.fetch(fragment)
+        records = await self.clock.offload(partial(keyed_records, wal_records))
+        # One fragment may hold several appends. Its first records may belong to another piece,
+        # which this process knows from memory.
+        records = in_range(records, piece.start, piece.limit)
+        piece.marks = await self.clock.offload(partial(marks_in, wal_records))
+        if piece.records is None:
+            piece.records = records
+            self._keep(piece)
+        return records
+
+    def _reached(self, compacted: int) -> int:
+        return max(compacted, self.pieces[-1].limit if self.pieces else compacted)
+
+    def _keep(self, piece: LoosePiece) -> None:
+        """Keep a piece's records in memory; past the limit, drop other records, or all."""
+        self._drop(piece)
+        self._kept[piece] = piece.nbytes
+        self._kept_bytes += self._kept[piece]
+        if self._kept_bytes <= self.memory_bytes:
+            return
+        for old in list(self._kept):
+            if self._kept_bytes <= self.memory_bytes:
+                return
+            if old.fragment is not None:
+                self._drop(old)
+                old.forget_records()
+        if self._kept_bytes > self.memory_bytes:
+            self._forget_own()
+
+    def _drop(self, piece: LoosePiece) -> None:
+        """Remove a piece from the memory count."""
+        self._kept_bytes -= self._kept.pop(piece, 0)
+
+    def _forget_own(self) -> None:
+        """Drop this process's own appends whose fragments are not known.
+
+        The tail then ends before them, until a refresh finds them in the store.
+        """
+        at = next(n for n, piece in enumerate(self.pieces) if piece.fragment is None)
+        self.next, self.is_behind = self.pieces[at].start, True
+        self._cuts += 1
+        for piece in self.pieces[at:]:
+            self._drop(piece)
+        del self.pieces[at:]

@@ -8,7 +8,7 @@ from tidelog.keyed.values import CheckpointInfo, Segment
 
 def segments_of(state: KeyedState) -> list[Segment]:
     """Return the segments that are not retired, in order; the last one is active."""
-    found: list[Segment] = []
+    segments: list[Segment] = []
     start, at = state.retired, 0
     while at < len(state.runs) and state.runs[at].lower < start:
         at += 1
@@ -18,9 +18,9 @@ def segments_of(state: KeyedState) -> list[Segment]:
         while at < len(state.runs) and (limit is None or state.runs[at].upper <= limit):
             at += 1
         runs = state.runs[begin:at]
-        found.append(
+        segments.append(
             Segment(
-                id=state.first_segment + len(found),
+                id=state.first_segment + len(segments),
                 start=start,
                 limit=limit,
                 sealed_us=None if seal is None else seal.at_us,
@@ -36,12 +36,14 @@ def segments_of(state: KeyedState) -> list[Segment]:
         )
         if limit is not None:
             start = limit
-    return found
+    return segments
 
 
 def checkpoint_infos(state: KeyedState) -> list[CheckpointInfo]:
     """Return the checkpoints, by name."""
-    return [checkpoint_info(name, one) for name, one in sorted(state.checkpoints.items())]
+    return [
+        checkpoint_info(name, checkpoint) for name, checkpoint in sorted(state.checkpoints.items())
+    ]
 
 
 def checkpoint_info(name: str, one: KeyedCheckpoint) -> CheckpointInfo:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidelog.errors import ContentionError
-from tidelog.keyed.format.marker import SinkMark
+from tidelog.keyed.format.records import SinkMark
 from tidelog.keyed.states.state import ForkOrigin, KeyedCheckpoint, KeyedDiff, KeyedState
 from tidelog.keyed.states.transition import Decided, with_vanished
 from tidelog.keyed.values import Retention, Sealing
@@ -31,7 +31,7 @@ def wal_of_try(checkpoint: str) -> str:
     return f"fork_{checkpoint.rpartition('.')[2]}"
 
 
-def decide_forked(
+def decide_fork(
     state: KeyedState,
     point: KeyedCheckpoint,
     origin: ForkOrigin,
@@ -70,8 +70,10 @@ def decide_forked(
     return Decision(True, diff)
 
 
-def decide_voided(state: KeyedState, checkpoint: str) -> Decided:
+def decide_void_checkpoint(state: KeyedState, checkpoint: str) -> Decided:
     """Decide that a log never begins with this checkpoint; False if the log exists."""
+    # The fork's own state decides, as it does for the beginning of the fork. So only one of the two
+    # wins, and no fork begins after its source has released the objects.
     if state.is_made:
         return Decision(False)
     if checkpoint in state.voided:
@@ -90,14 +92,14 @@ def may_begin_with(state: KeyedState, checkpoint: str) -> bool:
     return not state.is_made and checkpoint not in state.voided
 
 
-def decide_let_go(state: KeyedState, checkpoint: str) -> Decided:
+def decide_release_checkpoint(state: KeyedState, checkpoint: str) -> Decided:
     """Decide to release the checkpoint of a fork; False if it is already released."""
     if state.is_dropped or checkpoint not in state.checkpoints:
         return Decision(False)
     return Decision(True, with_vanished(state, KeyedDiff(dropped_checkpoints=(checkpoint,))))
 
 
-def decide_origin_left(state: KeyedState) -> Decided:
+def decide_leave_origin(state: KeyedState) -> Decided:
     """Decide that this fork no longer needs its source."""
     if state.origin is None:
         return Decision(False)

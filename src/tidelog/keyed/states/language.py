@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.keyed.format.marker import SinkMark
+from tidelog.keyed.format.records import SinkMark
 from tidelog.keyed.states.run import Run
 from tidelog.keyed.states.state import (
     ForkOrigin,
@@ -27,7 +27,7 @@ from tidelog.keyed.states.state import (
     apply_diff,
 )
 from tidelog.keyed.values import Retention, Sealing
-from tidelog.machine.fields import decoders_of, fields_of, made_of
+from tidelog.machine.language import decoders_of, fields_of, made_of
 
 FORMAT: Final = 1
 _OF: Final = "a keyed log"
@@ -101,8 +101,8 @@ class KeyedLanguage:
         return msgspec.msgpack.encode({**diff.extra, **fields})
 
     def decode_diff(self, data: bytes) -> KeyedDiff:
-        found, extra = fields_of(data, _DIFF_FIELDS, of=_OF)
-        return made_of(KeyedDiff, {**found, "extra": extra}, of=_OF)
+        fields, extra = fields_of(data, _DIFF_FIELDS, of=_OF)
+        return made_of(KeyedDiff, {**fields, "extra": extra}, of=_OF)
 
     def encode_state(self, state: KeyedState) -> bytes:
         fields = {name: getattr(state, name) for name in _STATE if name not in _NOT_OF_STATE}
@@ -111,14 +111,14 @@ class KeyedLanguage:
         )
 
     def decode_state(self, data: bytes) -> KeyedState:
-        found, extra = fields_of(data, _STATE_FIELDS, of=_OF)
-        form = found.pop("format", 0)
+        fields, extra = fields_of(data, _STATE_FIELDS, of=_OF)
+        form = fields.pop("format", 0)
         if form > FORMAT:
             raise UsageError(
-                "a newer tidelog wrote this keyed log: update tidelog to use it", format=form
+                "a newer tidelog wrote this keyed log: upgrade tidelog to use it", format=form
             )
-        _join_checkpoints(found)
-        return made_of(KeyedState, {**found, "extra": extra}, of=_OF)
+        _join_checkpoints(fields)
+        return made_of(KeyedState, {**fields, "extra": extra}, of=_OF)
 
     def vanished(self, diff: KeyedDiff) -> Sequence[str]:
         # A fork also names runs of its source, which it must not delete.
@@ -136,23 +136,31 @@ def _checkpoints_apart(state: KeyedState) -> dict[str, Any]:
     own = {run.id for run in state.runs}
     made = state.checkpoints
     return {
-        "checkpoints": {name: replace(one, runs=()) for name, one in made.items()},
-        "kept": {r.id: r for one in made.values() for r in one.runs if r.id not in own},
-        "kept_ids": {name: tuple(run.id for run in one.runs) for name, one in made.items()},
+        "checkpoints": {name: replace(checkpoint, runs=()) for name, checkpoint in made.items()},
+        "kept": {
+            r.id: r for checkpoint in made.values() for r in checkpoint.runs if r.id not in own
+        },
+        "kept_ids": {
+            name: tuple(run.id for run in checkpoint.runs) for name, checkpoint in made.items()
+        },
     }
 
 
-def _join_checkpoints(found: dict[str, Any]) -> None:
+def _join_checkpoints(fields: dict[str, Any]) -> None:
     """Restore the runs of the checkpoints of a decoded state.
 
     Raises:
         CorruptionError: a run of a checkpoint is missing.
     """
-    ids, kept = found.pop("kept_ids", {}), found.pop("kept", {})
-    known = {**kept, **{run.id: run for run in found.get("runs", ())}}
+    ids, kept = fields.pop("kept_ids", {}), fields.pop("kept", {})
+    known = {**kept, **{run.id: run for run in fields.get("runs", ())}}
     try:
         for name, its in ids.items():
-            runs = tuple(known[one] for one in its)
-            found["checkpoints"][name] = replace(found["checkpoints"][name], runs=runs)
+            runs = tuple(known[run_id] for run_id in its)
+            fields["checkpoints"][name] = replace(fields["checkpoints"][name], runs=runs)
     except KeyError as error:
-        raise CorruptionError(f"the state of {_OF} cannot be read", missing=error) from error
+        raise CorruptionError(
+            f"the state of {_OF} lacks a run of a checkpoint: restore it from a backup, or from "
+            "an older version of its object",
+            missing=error,
+        ) from error

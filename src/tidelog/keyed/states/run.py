@@ -17,7 +17,7 @@ from tidelog.keyed.format.part import RunPart
 class Run:
     """All records of the sequences ``[lower, upper)``, as parts in key order.
 
-    ``epoch`` is the write epoch in which the run was begun; see `decide_compacted`. ``at_us`` is
+    ``epoch`` is the write epoch in which the run was begun; see `decide_compact`. ``at_us`` is
     the time at which its newest records were compacted, by the compactor's clock. A run without
     parts means that the window has no records with a key.
     """

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tidelog.keyed.format.marker import SinkMark, newest_of
+from tidelog.keyed.format.records import SinkMark, newest_of
 from tidelog.keyed.states.run import Run
 from tidelog.keyed.values import Retention, Sealing
 
@@ -140,9 +140,11 @@ def apply_diff(state: KeyedState, diff: KeyedDiff) -> KeyedState:
     if diff.merged is not None:
         runs = _with_merged(runs, diff.merged)
     checkpoints = {
-        name: one for name, one in state.checkpoints.items() if name not in diff.dropped_checkpoints
+        name: checkpoint
+        for name, checkpoint in state.checkpoints.items()
+        if name not in diff.dropped_checkpoints
     }
-    made = {name: _of_state(one, state) for name, one in diff.checkpoints.items()}
+    made = {name: _of_state(checkpoint, state) for name, checkpoint in diff.checkpoints.items()}
     return replace(
         state,
         is_made=state.is_made or diff.made,

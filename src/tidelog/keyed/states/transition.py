@@ -21,7 +21,7 @@ from tidelog.errors import (
     SequenceRetired,
     UsageError,
 )
-from tidelog.keyed.format.marker import SinkMark
+from tidelog.keyed.format.records import SinkMark
 from tidelog.keyed.states.describing import segments_of
 from tidelog.keyed.states.run import Run, paths_of
 from tidelog.keyed.states.state import (
@@ -40,7 +40,7 @@ DROPPED = "the keyed log was dropped: list the keyed logs"
 EPOCHS_LATE: int = 1  # A run under construction survives this many sweeps.
 
 
-def decide_made(
+def decide_create(
     state: KeyedState, *, sealing: Sealing | None, retention: Retention | None
 ) -> Decided:
     """Decide to create a log; False if it exists.
@@ -54,7 +54,7 @@ def decide_made(
     return Decision(True, KeyedDiff(made=True, sealing=sealing, retention=retention))
 
 
-def decide_compacted(
+def decide_compact(
     state: KeyedState, runs: Sequence[Run], sinks: Mapping[str, SinkMark] | None = None
 ) -> Decided:
     """Decide to add adjacent runs after the existing ones.
@@ -79,18 +79,18 @@ def decide_compacted(
     return Decision(True, diff)
 
 
-def decide_merged(state: KeyedState, ids: Sequence[str], run: Run) -> Decided:
+def decide_merge_runs(state: KeyedState, ids: Sequence[str], run: Run) -> Decided:
     """Decide to replace adjacent runs by one; False if they no longer exist.
 
     Raises:
         InvariantError: the runs are not adjacent, or the merged run has another window.
     """
     check_living(state)
-    places = [n for n, one in enumerate(state.runs) if one.id in ids]
-    found = [state.runs[n] for n in places]
-    if len(found) != len(ids) or _is_late(state, [run]):
+    places = [n for n, old in enumerate(state.runs) if old.id in ids]
+    runs = [state.runs[n] for n in places]
+    if len(runs) != len(ids) or _is_late(state, [run]):
         return Decision(False)
-    if (found[0].lower, found[-1].upper) != (run.lower, run.upper):
+    if (runs[0].lower, runs[-1].upper) != (run.lower, run.upper):
         raise InvariantError("a merged run covers other sequences than the runs that it replaces")
     if places != list(range(places[0], places[0] + len(places))):
         raise InvariantError("the merged runs are not contiguous")
@@ -98,7 +98,7 @@ def decide_merged(state: KeyedState, ids: Sequence[str], run: Run) -> Decided:
     return Decision(True, with_vanished(state, diff))
 
 
-def decide_sealed(state: KeyedState, limit: int, at_us: int) -> Decision[KeyedDiff, Segment | None]:
+def decide_seal(state: KeyedState, limit: int, at_us: int) -> Decision[KeyedDiff, Segment | None]:
     """Decide to seal the active segment before a sequence; None if it has no records.
 
     The result is the segment directly after the seal, because another process may retire it at
@@ -112,7 +112,7 @@ def decide_sealed(state: KeyedState, limit: int, at_us: int) -> Decision[KeyedDi
     return Decision(segments_of(apply_diff(state, diff))[-2], diff)
 
 
-def decide_retired(state: KeyedState, retired: int) -> Decision[KeyedDiff, int]:
+def decide_retire(state: KeyedState, retired: int) -> Decision[KeyedDiff, int]:
     """Decide to retire the segments that end at or before a sequence; return their number."""
     check_living(state)
     limits = [seal.limit for seal in state.seals if seal.limit <= retired]
@@ -124,7 +124,7 @@ def decide_retired(state: KeyedState, retired: int) -> Decision[KeyedDiff, int]:
     return Decision(len(limits), with_vanished(state, diff))
 
 
-def decide_configured(
+def decide_configure(
     state: KeyedState, *, sealing: Sealing | None, retention: Retention | None
 ) -> Decided:
     """Decide to set the sealing and the retention.
@@ -165,11 +165,12 @@ def decide_checkpoint(
         first_segment=state.first_segment,
         fork=fork,
     )
+    # The record stays small: each process has the runs and seals in the state that it changes.
     diff = KeyedDiff(checkpoints={name: replace(made, runs=(), seals=())})
     return Decision(made, with_vanished(state, diff))
 
 
-def decide_checkpoint_dropped(state: KeyedState, name: str) -> Decided:
+def decide_drop_checkpoint(state: KeyedState, name: str) -> Decided:
     """Decide to drop a checkpoint.
 
     Raises:
@@ -182,7 +183,7 @@ def decide_checkpoint_dropped(state: KeyedState, name: str) -> Decided:
         raise UsageError(
             f"the fork {fork!r} reads the records of the checkpoint {name!r}: drop the fork "
             f"('tidelog keyed drop {fork}'), or compact and collect it until it no longer reads "
-            "the source; if the fork does not exist, a later collection drops the checkpoint"
+            "the source; if the fork does not exist, a later run of collect drops the checkpoint"
         )
     return Decision(True, with_vanished(state, KeyedDiff(dropped_checkpoints=(name,))))
 
@@ -196,12 +197,13 @@ def decide_epoch(state: KeyedState, known: int, *, at_us: int, after_us: int) ->
     """
     if state.write_epoch != known or state.is_dropped:
         return Decision(False)
+    # A negative difference means that a collector's clock ran ahead: it must not stop all others.
     if 0 <= at_us - state.write_epoch_us < after_us:
         return Decision(False)
     return Decision(True, KeyedDiff(write_epoch=known + 1, write_epoch_us=at_us))
 
 
-def decide_dropped(state: KeyedState) -> Decided:
+def decide_drop(state: KeyedState) -> Decided:
     """Decide to drop the log; False if it is dropped already.
 
     Raises:
@@ -209,7 +211,7 @@ def decide_dropped(state: KeyedState) -> Decided:
     """
     if state.is_dropped:
         return Decision(False)
-    forks = sorted(one.fork for one in state.checkpoints.values() if one.fork)
+    forks = sorted(checkpoint.fork for checkpoint in state.checkpoints.values() if checkpoint.fork)
     if forks:
         raise UsageError(
             "forks read the log's objects: drop them first, or compact and collect them until "

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from tidelog.errors import UsageError
 from tidelog.keyed.format.records import one_chunk
 from tidelog.wal.append.bodies import RECORD_BYTES_MAX
-from tidelog.wal.format.key_set import KEY_BYTES_MAX
+from tidelog.wal.format.fragment_sets import KEY_BYTES_MAX
 
 BATCH_BYTES: Final = 8 * 1024 * 1024
 COLUMNS: Final = ["key", "value"]
@@ -48,7 +48,7 @@ def batches_of(records: pa.Table | pa.RecordBatch) -> list[tuple[pa.BinaryArray,
         if column.num_chunks * _CHUNK_BYTES > table.nbytes:
             table = table.combine_chunks()  # Into chunks of less than 2 GiB.
             break
-    found = []
+    batches = []
     for batch in table.to_batches():
         keys, values = batch.columns
         check_lengths(keys)
@@ -58,9 +58,9 @@ def batches_of(records: pa.Table | pa.RecordBatch) -> list[tuple[pa.BinaryArray,
         while at < len(ends):
             most = (ends[at - 1] if at else 0) + BATCH_BYTES
             limit = max(at + 1, int(np.searchsorted(ends, most, side="right")))
-            found.append((_binary(keys, at, limit), _binary(values, at, limit)))
+            batches.append((_binary(keys, at, limit), _binary(values, at, limit)))
             at = limit
-    return found
+    return batches
 
 
 def check_lengths(column: Any, most: int = KEY_BYTES_MAX, what: str = "key") -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.errors import LocationError, LogSealed, NoSuchLog, Outcome
-from tidelog.keyed.read.piece import LoosePiece
+from tidelog.keyed.read.sources import LoosePiece
 from tidelog.keyed.states.transition import DROPPED
 from tidelog.keyed.values import KEYED_RECORDS
 from tidelog.wal.append.append_errors import copy_of
@@ -98,9 +98,9 @@ class PendingAppends:
         one.placed.on_moved(partial(self._move, one))
         one.durable.add_done_callback(partial(self._settle, one))
 
-    def _move(self, one: OrderedRecords, position: int) -> None:
-        if one in self._held and self._held[one].start != position:
-            self._held[one] = one.piece(position)
+    def _move(self, records: OrderedRecords, position: int) -> None:
+        if records in self._held and self._held[records].start != position:
+            self._held[records] = records.piece(position)
 
     def pieces(self) -> list[LoosePiece]:
         """Return all ordered records that are not durable yet, at their present places."""
@@ -114,21 +114,21 @@ class PendingAppends:
         Raises:
             the error of the first append that is not in the log.
         """
-        for one in appended:
-            one.is_awaited = True
+        for records in appended:
+            records.is_awaited = True
         try:
-            for one in appended:
-                await one.settled()
+            for records in appended:
+                await records.settled()
         except asyncio.CancelledError:
-            for one in appended:
-                one.is_awaited = False
-                self._note(one)
+            for records in appended:
+                records.is_awaited = False
+                self._note(records)
             raise
-        for one in appended:
-            self._lost.pop(one.number, None)
-        if lost := next((loss for one in appended if (loss := one.loss) is not None), None):
+        for records in appended:
+            self._lost.pop(records.number, None)
+        if lost := next((loss for records in appended if (loss := records.loss) is not None), None):
             raise copy_of(lost)
-        return [one.durable.result() for one in appended]
+        return [records.durable.result() for records in appended]
 
     async def flush(self) -> None:
         """Wait until all present appends are settled.
@@ -137,11 +137,15 @@ class PendingAppends:
             the error of the first append that no caller awaited and that is not in the log.
         """
         last, waited = self._count, list(self._held)
-        for one in waited:
-            await one.settled()
+        for records in waited:
+            await records.settled()
         # Two concurrent flushes both wait for a lost append, so both raise its error. A loss that
         # was ordered after this flush began belongs to a later flush.
-        seen = {one.number: one.loss for one in waited if one.loss and not one.is_awaited}
+        seen = {
+            records.number: records.loss
+            for records in waited
+            if records.loss and not records.is_awaited
+        }
         lost = seen | {number: error for number, error in self._lost.items() if number <= last}
         for number in lost:
             self._lost.pop(number, None)
@@ -154,8 +158,8 @@ class PendingAppends:
         Raises:
             LocationError: some records may be missing from the log.
         """
-        for one in list(self._held):
-            await one.settled()
+        for records in list(self._held):
+            await records.settled()
         lost, self._lost = self._lost, {}
         if lost:
             is_sure = all(
@@ -169,27 +173,27 @@ class PendingAppends:
                 reason=lost[min(lost)],
             )
 
-    def _settle(self, one: OrderedRecords, durable: asyncio.Future[int]) -> None:
+    def _settle(self, records: OrderedRecords, durable: asyncio.Future[int]) -> None:
         try:
-            self._take(one, durable)
+            self._take(records, durable)
         finally:
-            one.settle()
+            records.settle()
 
-    def _take(self, one: OrderedRecords, durable: asyncio.Future[int]) -> None:
-        piece = self._held.pop(one)
-        one.placed.on_moved(None)  # Drop the callback, because it holds the records.
+    def _take(self, records: OrderedRecords, durable: asyncio.Future[int]) -> None:
+        piece = self._held.pop(records)
+        records.placed.on_moved(None)  # Drop the callback, because it holds the records.
         if durable.cancelled():
             return
         if (error := durable.exception()) is not None:
-            self._note(one)
+            self._note(records)
             self.failed(error)
             return
         position = durable.result()
         if piece.start != position:
-            piece = one.piece(position)
+            piece = records.piece(position)
         self.settled(piece)
 
-    def _note(self, one: OrderedRecords) -> None:
+    def _note(self, records: OrderedRecords) -> None:
         """Keep a loss for the next flush, unless a caller awaits it."""
-        if not one.is_awaited and (error := one.loss) is not None:
-            self._lost[one.number] = error
+        if not records.is_awaited and (error := records.loss) is not None:
+            self._lost[records.number] = error

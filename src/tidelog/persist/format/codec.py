@@ -144,8 +144,8 @@ class RecordCodec(Generic[T]):
             return msgspec.convert(values, list[self.record])  # type: ignore[name-defined]
         except msgspec.ValidationError as error:
             raise UsageError(
-                f"a row cannot be decoded as {self.record.__name__}: {error}; give a later field "
-                "a default, and let a nullable field be None"
+                f"a row cannot be decoded as {self.record.__name__}: {error}; set a default for "
+                "each field that older rows lack, and let a nullable field be None"
             ) from error
 
     def _known(self, row: dict[str, Any]) -> Any:
@@ -243,6 +243,6 @@ def _column_type(record: type[Any], name: str, told: msgspec.inspect.Type) -> pa
     found = _COLUMN_TYPES.get(type(told))
     if found is None:
         raise UsageError(
-            f"the type of {record.__name__}.{name} does not determine a column type: give schema="
+            f"the type of {record.__name__}.{name} does not determine a column type: pass schema="
         )
     return found

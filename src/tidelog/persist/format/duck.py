@@ -111,7 +111,7 @@ def sums_told() -> Iterator[None]:
         yield
     except duckdb.ConversionException as error:
         raise CorruptionError(
-            "the sum of a row's diffs exceeds 64 bits: retract some of its copies"
+            "the sum of a row's diffs exceeds 64 bits: remove some of its copies"
         ) from error
 
 

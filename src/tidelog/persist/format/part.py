@@ -14,9 +14,11 @@ Source: persist, "Batches"; design page 4, "Parts".
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from math import gcd
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -25,15 +27,19 @@ import pyarrow.compute as pc
 import xxhash
 
 from tidelog.core.ids import ShardId
-from tidelog.errors import CorruptionError, PartMissing, require
+from tidelog.core.threads import on_cores
+from tidelog.errors import CorruptionError, PartMissing, UsageError, require
 from tidelog.persist.format.parquet import decode_parquet, encode_parquet
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, fitted
-from tidelog.rowhash import Hashes, RowSum, hash_rows, hash_rows_with_time, weighted_sum
+from tidelog.rowhash import Hashes, RowSum, hash_rows_with_time, sums_of_rows, weighted_sum
 
 FORMAT: Final = 1
 INLINE_BYTES: Final = 4_096
 # The kind of a bound that is stored as text, because msgpack has no decimals.
 DECIMAL: Final = "decimal"
+APART_ROWS: Final = 65_536  # Fewer rows do not justify another thread.
+_Sums = tuple[RowSum, RowSum]
+_Body = tuple[bytes, bool]
 _Bound = tuple[str, int | str | bool, int | str | bool]
 _BOUNDS: Final = msgspec.msgpack.Decoder(dict[str, _Bound])
 _PATH: Final = re.compile(r"/part/([0-9a-f]{8})/[^/]+$")
@@ -45,7 +51,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     Shape: exactly one of ``path`` and ``inline`` is set. ``key_bounds`` is a msgpack map of key
         columns to ``[kind, least, greatest]``, without the columns whose type has no order.
         ``bucket`` is ``(n, b)``: the hashes of all its keys are ``b`` modulo ``n``. ``plain``
-        states that each diff is 1.
+        states that each diff is 1. ``stored_time`` in ``extra``: see `part_at`.
     """
 
     path: str | None = None
@@ -74,6 +80,50 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     def t(self) -> RowSum:
         return RowSum.from_bytes(self.sum_t)
 
+    @property
+    def stored_time(self) -> int | None:
+        """The time in the part's own bytes, if a commit moved its updates to another one."""
+        found: int | None = self.extra.get("stored_time")
+        return found
+
+
+def part_at(part: Part, time: int) -> Part:
+    """Return the descriptor of a part whose updates a commit moves to ``time``.
+
+    The bytes do not change, so T remains that of the updates as stored.
+
+    Raises:
+        UsageError: the part has updates of several times, or of a later time.
+    """
+    if part.time_min != part.time_max or part.time_min > time:
+        raise UsageError(
+            "a part for the next time must have one time, not past that of the commit: write each "
+            "part at one time",
+            least=part.time_min,
+            greatest=part.time_max,
+            time=time,
+        )
+    if part.time_min == time:
+        return part
+    own = part.time_min if part.stored_time is None else part.stored_time
+    return msgspec.structs.replace(
+        part, time_min=time, time_max=time, extra={**part.extra, "stored_time": own}
+    )
+
+
+def with_time(updates: pa.Table, time: int) -> pa.Table:
+    """Return updates with all times replaced by ``time``."""
+    position = updates.schema.get_field_index(TIME)
+    times = int64_array(np.full(updates.num_rows, time, np.int64))
+    return updates.set_column(position, updates.schema.field(position), times)
+
+
+def at_commit(part: Part, updates: pa.Table) -> pa.Table:
+    """Return a part's decoded columns, with the time of its commit; see `part_at`."""
+    if part.stored_time is None or TIME not in updates.column_names:
+        return updates
+    return with_time(updates, part.time_min)
+
 
 def part_path(shard: ShardId, write_epoch: int, unique: str) -> str:
     return f"shard/{shard}/part/{write_epoch:08x}/{unique}.parquet"
@@ -89,11 +139,10 @@ def sums_of(
     updates: pa.Table, schema: ShardSchema, hashes: Hashes | None = None
 ) -> tuple[RowSum, RowSum]:
     """Return V and T of a table of updates; ``hashes`` are those of its rows, if known."""
+    times, diffs = int64_of(updates, TIME), int64_of(updates, DIFF)
     if hashes is None:
-        columns = [updates.column(n) for n in schema.names]
-        hashes = hash_rows(columns, rows=updates.num_rows)
-    diffs = int64_of(updates, DIFF)
-    timed = hash_rows_with_time(hashes, int64_of(updates, TIME))
+        return sums_of_rows([updates.column(n) for n in schema.names], times, diffs)
+    timed = hash_rows_with_time(hashes, times)
     return weighted_sum(hashes, diffs), weighted_sum(timed, diffs)
 
 
@@ -134,10 +183,12 @@ def encode_part(
     ``updates`` is not empty and has the columns of ``schema.updates`` in order. ``inline`` allows a
     small part to be stored in the descriptor. ``hashes``: see `sums_of`.
     """
-    sum_v, sum_t = sums_of(updates, schema, hashes)
-    body = encode_inline(updates) if inline and updates.nbytes <= 4 * INLINE_BYTES else None
-    small = body is not None and len(body) <= INLINE_BYTES
-    data = body if body is not None and small else encode_parquet(updates)
+    # Hashes and Parquet need about as much time, so two threads compute them.
+    is_large = updates.num_rows >= APART_ROWS
+    sums: Callable[[], _Sums | _Body] = partial(sums_of, updates, schema, hashes)
+    body: Callable[[], _Sums | _Body] = partial(_encode_body, updates, inline)
+    made = on_cores([sums, body]) if is_large else [sums(), body()]
+    (sum_v, sum_t), (data, small) = cast("tuple[_Sums, _Body]", tuple(made))
     times = pc.min_max(updates.column(TIME))
     diffs = int64_of(updates, DIFF)
     part = Part(
@@ -156,6 +207,14 @@ def encode_part(
         plain=bool((diffs == 1).all()),
     )
     return part, None if small else data
+
+
+def _encode_body(updates: pa.Table, inline: bool) -> _Body:
+    """Return the bytes of a part, and whether they are stored in its descriptor."""
+    body = encode_inline(updates) if inline and updates.nbytes <= 4 * INLINE_BYTES else None
+    if body is not None and len(body) <= INLINE_BYTES:
+        return body, True
+    return encode_parquet(updates), False
 
 
 def large_rows(table: pa.Table, bytes_max: int) -> list[int]:
@@ -191,14 +250,18 @@ def decode_own(part: Part, data: bytes, own: ShardSchema) -> pa.Table:
     try:
         if part.inline is not None:
             batch = pa.ipc.read_record_batch(pa.py_buffer(data), own.updates)
-            return pa.Table.from_batches([batch], schema=own.updates)
-        return decode_parquet(data).select(own.updates.names).cast(own.updates)
+            stored = pa.Table.from_batches([batch], schema=own.updates)
+        else:
+            wanted = own.updates
+            stored = decode_parquet(data).select(wanted.names)
+            stored = stored if stored.schema.equals(wanted) else stored.cast(wanted)
     except MemoryError:
         raise
     except (pa.ArrowException, KeyError, ValueError, EOFError, OSError) as error:
         raise CorruptionError(
             "a part cannot be decoded: restore the object", path=part.path or "inline"
         ) from error
+    return at_commit(part, stored)
 
 
 def check_bytes(part: Part, data: bytes) -> None:
@@ -239,7 +302,9 @@ def decode_bounds(part: Part) -> dict[str, tuple[Any, Any]]:
         }
     except (msgspec.MsgspecError, UnicodeDecodeError, ArithmeticError) as error:
         raise CorruptionError(
-            "the bounds of a part cannot be read", path=part.path or "inline"
+            "the bounds of a part's keys cannot be decoded: restore the shard's state from a "
+            "backup, or from an older version of its object",
+            path=part.path or "inline",
         ) from error
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final, TypeGuard
 
 import msgspec
 import pyarrow as pa
 
+from tidelog.core.arguments import joined_names
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.rowhash import check_supported
 
@@ -28,7 +29,7 @@ _KEY_COLUMNS: Final = b"tidelog.key_columns"
 _KNOWN: Final = b"tidelog.schemas"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ShardSchema:
     """The data columns in order; the first ``key_columns`` of them are the key.
 
@@ -68,7 +69,13 @@ class ShardSchema:
             )
         return replace(self, data=self.known[schema_id])
 
-    @property
+    @cached_property
+    def encoded(self) -> bytes:
+        """The columns and the key as bytes; equal columns give equal bytes."""
+        marked = self.data.with_metadata({_KEY_COLUMNS: str(self.key_columns).encode()})
+        return marked.serialize().to_pybytes()
+
+    @cached_property
     def updates(self) -> pa.Schema:
         """The schema of a table of updates."""
         return self.data.append(pa.field(TIME, pa.int64(), nullable=False)).append(
@@ -107,7 +114,7 @@ def shard_schema(schema: pa.Schema, *, key: list[str] | None = None) -> ShardSch
         seen[name.lower()] = name
     for name in key:
         if name not in schema.names:
-            known = ", ".join(schema.names)
+            known = joined_names(schema.names)
             raise UsageError(f"no column named {name!r} for the key: the columns are {known}")
     if len(set(key)) != len(key):
         raise UsageError("a key column occurs twice: name it once", key=key)
@@ -122,8 +129,8 @@ def shard_schema(schema: pa.Schema, *, key: list[str] | None = None) -> ShardSch
 def differ_by_case(one: str, other: str) -> UsageError:
     """Return the error for two columns that SQL treats as one."""
     return UsageError(
-        f"the columns {one!r} and {other!r} differ only in case, which SQL ignores: give --schema "
-        "with one of them, or --ignore-case to read both as one"
+        f"the columns {one!r} and {other!r} differ only in case, which SQL ignores: pass schema= "
+        "with one of them, or ignore_case=True to read both as one"
     )
 
 
@@ -158,7 +165,7 @@ def _check_column(name: str, dtype: pa.DataType) -> None:
         if field.name.lower() in within:
             raise UsageError(
                 f"column {name!r} has two fields named {field.name!r} (SQL ignores case): remove "
-                "one from --schema, or rename it"
+                "one of them from the schema, or rename it"
             )
         within.add(field.name.lower())
         _check_column(f"{name}.{field.name}" if field.name else "", field.type)
@@ -202,16 +209,10 @@ def canonical_type(dtype: pa.DataType) -> pa.DataType:
     return dtype
 
 
-def encode_schema(schema: ShardSchema) -> bytes:
-    """Encode a schema's columns; equal columns give equal bytes."""
-    marked = schema.data.with_metadata({_KEY_COLUMNS: str(schema.key_columns).encode()})
-    return marked.serialize().to_pybytes()
-
-
 def encode_with_known(schema: ShardSchema) -> bytes:
     """Encode a schema together with its known schemas, for a process that reads parts with it."""
     if len(schema.known) < 2:
-        return encode_schema(schema)
+        return schema.encoded
     known = msgspec.msgpack.encode([one.serialize().to_pybytes() for one in schema.known])
     count = str(schema.key_columns).encode()
     marked = schema.data.with_metadata({_KEY_COLUMNS: count, _KNOWN: known})
@@ -232,7 +233,10 @@ def decode_schema(data: bytes) -> ShardSchema:
         packed = msgspec.msgpack.decode(metadata.get(_KNOWN, b"\x90"), type=tuple[bytes, ...])
         known = tuple(pa.ipc.read_schema(pa.py_buffer(one)) for one in packed)
     except (pa.ArrowException, msgspec.MsgspecError, KeyError, ValueError, OSError) as error:
-        raise CorruptionError("a shard's schema cannot be read") from error
+        raise CorruptionError(
+            "a shard's schema cannot be decoded: restore the shard's state from a backup, or from "
+            "an older version of its object"
+        ) from error
     return ShardSchema(marked.remove_metadata(), count, known)
 
 

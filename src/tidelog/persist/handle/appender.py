@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from tidelog.core.clock import in_time
 from tidelog.core.frontier import Frontier, join
 from tidelog.errors import HandleError, Outcome, TidelogError, UpperMismatch, UsageError
 from tidelog.persist.handle.appending import AppendOptions, Updates, compare_and_append
 from tidelog.persist.handle.argument_checks import check_owner
-from tidelog.persist.handle.timeout import in_time
-from tidelog.persist.states.transition import Verdict, check_not_finalized
+from tidelog.persist.states.transition import Verdict, check_not_dropped
 
 if TYPE_CHECKING:
     from tidelog.persist.handle.port import ShardHandle
@@ -62,7 +62,7 @@ class Appender:
         """
         until = Frontier.of(upper)
         self._check_open()
-        check_not_finalized(self.shard.state)
+        check_not_dropped(self.shard.state)
         is_past = not self.upper < until and (updates is not None or until < self.upper)
         if is_past and self._unsure != (updates is not None, until):
             raise UsageError(
@@ -84,7 +84,7 @@ class Appender:
         self._check_open()
         if not self.upper <= reached:
             raise UsageError(
-                "an upper cannot move back: give an upper that is not below it",
+                "an upper cannot move back: pass an upper that is at least the present one",
                 upper=self.upper,
                 asked=reached,
             )
@@ -167,7 +167,7 @@ class Appender:
                 work = compare_and_append(self.shard, updates, self._durable, upper, options)
                 done = await in_time(self.shard.clock, work, self.shard.timeout_us, writes=True)
                 if done.verdict is Verdict.MISMATCH:
-                    check_not_finalized(self.shard.state)
+                    check_not_dropped(self.shard.state)
                     raise UpperMismatch(
                         "another writer, or another call of this one, wrote these times first: "
                         "open the appender again, and append from its upper",

@@ -25,14 +25,14 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.persist.format.part import Part, sums_of
-from tidelog.persist.format.schema import ShardSchema, encode_schema
+from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import prepare_updates
 from tidelog.persist.read.reader import parts_between
 from tidelog.persist.read.rereading import READS_MAX, overtaken
 from tidelog.persist.states import transition
 from tidelog.persist.states.evolution import check_newest, newest_schema, schema_id_at
 from tidelog.persist.states.state import State, Token
-from tidelog.persist.states.transition import Appended, CompareAndAppend, Verdict
+from tidelog.persist.states.transition import AppendResult, CompareAndAppend, Verdict
 from tidelog.persist.write.covered import (
     Span,
     check_same,
@@ -64,7 +64,7 @@ class AppendOptions:
 
 async def compare_and_append(
     shard: ShardHandle, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
-) -> Appended:
+) -> AppendResult:
     """Append updates at times in ``[lower, upper)``; see `Shard.compare_and_append`."""
     if updates is not None and not isinstance(updates, pa.Table | pa.RecordBatch):
         check_stream(updates)
@@ -83,7 +83,7 @@ async def compare_and_append(
 
 async def _answer_by_stored_schema(
     shard: ShardHandle, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
-) -> Appended | None:
+) -> AppendResult | None:
     """Return the result of a retry whose rows fit the schema of the stored write, or None.
 
     Raises:
@@ -95,7 +95,7 @@ async def _answer_by_stored_schema(
     if not isinstance(updates, pa.Table | None) or not state.schema:
         return None  # A stream cannot be read twice.
     stored = stored_schema(state, lower)
-    command = _command(shard, [], lower, upper, options, schema=encode_schema(stored))
+    command = _command(shard, [], lower, upper, options, schema=stored.encoded)
     try:
         sum_t = await sum_by_stored_schema(shard, state, updates, lower, upper)
     except UsageError:
@@ -134,7 +134,7 @@ async def sum_by_stored_schema(
 
 async def _append(
     shard: ShardHandle, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
-) -> Appended:
+) -> AppendResult:
     schema = await _schema_of(shard)
     options = replace(options, schema=schema)
     if updates is not None and not isinstance(updates, pa.Table | pa.RecordBatch):
@@ -149,7 +149,7 @@ async def _append(
         work = partial(prepare_updates, table, schema, lower=lower, upper=upper)
         ready = await shard.clock.offload(work)
 
-    async def write() -> Appended:
+    async def write() -> AppendResult:
         parts: list[Part] = []
         if ready is not None:
             parts = await shard.writer(schema).write(ready, inline=shard.may_inline)
@@ -174,9 +174,9 @@ async def _schema_of(shard: ShardHandle) -> ShardSchema:
 
 async def commit_parts(
     shard: ShardHandle, parts: list[Part], lower: Frontier, upper: Frontier, options: AppendOptions
-) -> Appended:
+) -> AppendResult:
     """Commit parts that any process has written before; see `Shard.compare_and_append`."""
-    schema = encode_schema(options.schema or shard.written_schema())
+    schema = (options.schema or shard.written_schema()).encoded
     command = _command(shard, parts, lower, upper, options, schema=schema)
     try:
         return await shard.machine.commit(lambda state: transition.decide_append(state, command))
@@ -187,7 +187,7 @@ async def commit_parts(
         return await _answer_by_reading(shard, command)
 
 
-async def _answer_by_reading(shard: ShardHandle, command: CompareAndAppend) -> Appended:
+async def _answer_by_reading(shard: ShardHandle, command: CompareAndAppend) -> AppendResult:
     """Return the result of a retry whose stored rows have an earlier schema, by reading them.
 
     Raises:
@@ -200,8 +200,9 @@ async def _answer_by_reading(shard: ShardHandle, command: CompareAndAppend) -> A
         check_newest(state, command.schema)
         if not keeps_apart(state, lower):
             raise OutcomeUnknown(
-                "the write with this token used an earlier schema, and the shard no longer "
-                "distinguishes its times, so the rows cannot be compared: read the shard instead",
+                "the write with this token used an earlier schema, and begins at or before since, "
+                "so its rows cannot be compared with the stored ones: read the shard to find out "
+                "whether it has the rows",
                 token=command.token,
                 lower=lower,
                 since=state.since_frontier,
@@ -212,9 +213,9 @@ async def _answer_by_reading(shard: ShardHandle, command: CompareAndAppend) -> A
             state = await shard.check_replaced(error)
             continue
         if stored.to_bytes() == transition.sum_t_of(command.parts):
-            return Appended(Verdict.ALREADY, upper)
+            return AppendResult(Verdict.ALREADY, upper)
         if command.named:
-            return Appended(Verdict.MISMATCH, state.upper_frontier)
+            return AppendResult(Verdict.MISMATCH, state.upper_frontier)
         raise transition.reused(command.token, lower, upper)
     raise overtaken()
 
@@ -243,7 +244,7 @@ def _command(
 
 async def append(
     shard: ShardHandle, updates: pa.Table, start: Frontier, until: Frontier
-) -> Appended:
+) -> AppendResult:
     """Make the shard hold these updates for ``[start, until)``; see `Shard.append`."""
     schema = await _schema_of(shard)
     transition.check_interval(start, until, rows=updates.num_rows)
@@ -252,12 +253,13 @@ async def append(
     )
     state = await shard.refresh()
     while True:
-        transition.check_not_finalized(state)
-        check_newest(state, encode_schema(schema))
+        transition.check_not_dropped(state)
+        check_newest(state, schema.encoded)
         reached = state.upper_frontier
         if reached < start:
             raise UpperMismatch(
-                "the shard's upper is below lower, and nothing was appended: append from its upper",
+                "the shard's upper is below lower, and nothing was appended: pass the shard's "
+                "upper as lower",
                 upper=reached,
                 lower=start,
             )
@@ -265,7 +267,7 @@ async def append(
         if start < covered:
             state = await _compare_covered(shard, state, ready, (start, covered))
         if until <= reached:
-            return Appended(Verdict.ALREADY, reached)
+            return AppendResult(Verdict.ALREADY, reached)
         rest = from_time(ready, reached.time)
         done = await compare_and_append(shard, rest, reached, until, AppendOptions())
         if done.verdict is Verdict.COMMITTED:

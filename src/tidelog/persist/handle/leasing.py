@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Final, Self
 from weakref import ref
 
 from tidelog.core.arguments import check_kind, check_whole
-from tidelog.core.clock import Clock, wall_us
+from tidelog.core.clock import Clock, in_time, wall_us
 from tidelog.core.frontier import Frontier, join
 from tidelog.errors import HoldExpired, LocationError, OutcomeUnknown, TidelogError, UsageError
 from tidelog.machine.language import Decision
-from tidelog.persist.handle.timeout import in_time
+from tidelog.persist.handle.listening import reaching
 from tidelog.persist.states.evolution import check_opened
 from tidelog.persist.states.holding import (
     Lease,
@@ -111,7 +111,7 @@ class LeasedReader:
             HoldExpired: the lease is over. UsageError: ``since`` is past upper.
         """
         at = Frontier.of(since)
-        found = await self._renew(at)
+        found = await reaching(self.shard, at, partial(self._renew, at))
         self.since = join([at, self.since])
         return found
 

@@ -8,7 +8,7 @@ Source: persist, "Listen".
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -16,21 +16,21 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from tidelog.core.clock import Clock, backoff_us
+from tidelog.core.clock import Clock, backoff_us, in_time
 from tidelog.core.frontier import TIME_MAX, Frontier, check_time
+from tidelog.core.grouping import groups_by_size
 from tidelog.errors import AsOfNotComplete, DeadlineExceeded, PartMissing, UsageError
 from tidelog.persist.format.bounds import part_reaches
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import consolidate
 from tidelog.persist.handle.port import Progress, ShardHandle
-from tidelog.persist.handle.timeout import in_time
 from tidelog.persist.read.pieces import parts_by_time
 from tidelog.persist.read.reader import parts_between
 from tidelog.persist.read.selection import CheckedSelection, RowSelection
-from tidelog.persist.read.snapshot import check_readable
 from tidelog.persist.states.evolution import served_schema
 from tidelog.persist.states.state import State
+from tidelog.persist.transactions.applier import applier_of
 
 T = TypeVar("T")
 POLL_FIRST_US: Final = 20_000
@@ -50,7 +50,7 @@ async def listen(
     while True:
         if not state.upper_frontier.passed(reached + 1):
             state = await wait_for_upper(shard, reached + 1)
-        check_readable(state, reached)
+        state.check_readable(reached)
         schema = served_schema(state, shard.schema)
         found = intervals(
             shard, state, reached, state.upper_frontier, schema=schema, selection=selection
@@ -95,7 +95,11 @@ async def intervals(
     """
     checked = selection.check(schema)
     last = TIME_MAX if end.is_empty else end.time - 1
-    groups = list(_together(parts_by_time(parts_between(state, reached, last)))) or [[]]
+    by_time = parts_by_time(parts_between(state, reached, last))
+    small = groups_by_size(
+        by_time, lambda some: sum(p.size_bytes for p in some), most=INTERVAL_BYTES
+    )
+    groups = [[part for some in group for part in some] for group in small] or [[]]
     lower = Frontier.at(reached + 1)
     for group, following in zip(groups, [*groups[1:], None], strict=True):
         upper = end
@@ -105,21 +109,6 @@ async def intervals(
         found = await _changes(shard, schema, checked, group, after=reached, until=until)
         yield Progress(found, lower, upper)
         lower, reached = upper, until
-
-
-def _together(groups: list[list[Part]]) -> Iterator[list[Part]]:
-    """Combine consecutive groups of parts, as long as they are small together."""
-    held: list[Part] = []
-    held_bytes = 0
-    for group in groups:
-        size = sum(part.size_bytes for part in group)
-        if held and held_bytes + size > INTERVAL_BYTES:
-            yield held
-            held, held_bytes = [], 0
-        held.extend(group)
-        held_bytes += size
-    if held:
-        yield held
 
 
 async def _changes(
@@ -155,7 +144,7 @@ async def wait_for_upper(
     async def look() -> State | NotYet:
         state = await shard.refresh()
         if state.registered.name and not state.upper_frontier.passed(time):
-            state = await _caught_up(shard, time)
+            state = await caught_up(shard, time)
         return state if state.upper_frontier.passed(time) else NotYet(state.upper_frontier)
 
     patience = Patience(wait=wait, timeout_us=timeout_us, limit_us=shard.timeout_us)
@@ -251,9 +240,30 @@ def not_complete(time: int, upper: Frontier) -> AsOfNotComplete:
     return AsOfNotComplete(sentence, asked=time, upper=upper)
 
 
-async def _caught_up(shard: ShardHandle, time: int) -> State:
-    """Apply a registered shard's transactions up to ``time``, and return its state."""
-    from tidelog.persist.transactions.transactions import transactions_of
-
-    await transactions_of(shard).catch_up(shard, time)
+async def caught_up(shard: ShardHandle, time: int | None = None) -> State:
+    """Apply a registered shard's transactions, and return its state, complete up to ``time``."""
+    await applier_of(shard).catch_up(shard, time)
     return await shard.refresh()
+
+
+async def complete_upper(shard: ShardHandle) -> Frontier:
+    """Return the upper to which a shard is complete: for a registered one, that of transactions."""
+    state = await shard.refresh()
+    if not state.registered.name:
+        return state.upper_frontier
+    return max(await applier_of(shard).upper_of(shard.id), state.upper_frontier)
+
+
+async def reaching(
+    shard: ShardHandle, time: Frontier | None, work: Callable[[], Awaitable[T]]
+) -> T:
+    """Run work that names a time. If a registered shard is behind it, apply its transactions."""
+    try:
+        return await work()
+    except UsageError:
+        upper = shard.state.upper_frontier
+        is_behind = time is not None and not time.is_empty and upper < time
+        if time is None or not (is_behind and shard.state.registered.name):
+            raise
+        await caught_up(shard, time.time - 1)
+        return await work()

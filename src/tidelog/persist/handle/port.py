@@ -21,7 +21,7 @@ from tidelog.machine.machine import Machine
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.read.reader import PartReader
 from tidelog.persist.read.snapshot import ShardSnapshot
-from tidelog.persist.states.hold import Beats
+from tidelog.persist.states.holding import Beats
 from tidelog.persist.states.state import Diff, State
 from tidelog.persist.write.writer import PartWriter
 from tidelog.store.port import Store

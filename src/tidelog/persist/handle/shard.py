@@ -9,28 +9,25 @@ Source: persist, "API".
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind, check_whole
-from tidelog.core.clock import Clock
+from tidelog.core.clock import Clock, in_time
 from tidelog.core.frontier import Frontier, check_time
-from tidelog.core.ids import Named, ShardId, name_of
-from tidelog.errors import (
-    AsOfNotComplete,
-    PartMissing,
-    UsageError,
-)
+from tidelog.core.ids import NamedKind, ShardId, name_of
+from tidelog.errors import AsOfNotComplete, PartMissing, UsageError
 from tidelog.machine.language import Decision, R
 from tidelog.machine.machine import Machine
 from tidelog.persist.format.part import Part
-from tidelog.persist.format.schema import ShardSchema, encode_schema
+from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle import appending, leasing, listening
 from tidelog.persist.handle.appender import Appender, open_appender
 from tidelog.persist.handle.appending import AppendOptions, Updates
@@ -44,19 +41,17 @@ from tidelog.persist.handle.argument_checks import (
 )
 from tidelog.persist.handle.leasing import LeasedReader
 from tidelog.persist.handle.port import Progress
-from tidelog.persist.handle.timeout import in_time
 from tidelog.persist.read.by_spark import spark_room
 from tidelog.persist.read.reader import PartReader, parts_until
 from tidelog.persist.read.selection import ALL_ROWS, CheckedSelection, RowSelection
 from tidelog.persist.read.snapshot import (
     ShardSnapshot,
-    check_readable,
     require_replaced,
     start_after,
 )
 from tidelog.persist.states import holding, transition
 from tidelog.persist.states.evolution import (
-    Evolved,
+    EvolveResult,
     EvolveVerdict,
     check_opened,
     decide_evolve,
@@ -64,10 +59,9 @@ from tidelog.persist.states.evolution import (
     schema_to_write,
     served_schema,
 )
-from tidelog.persist.states.hold import Beats
-from tidelog.persist.states.language import ShardLanguage
-from tidelog.persist.states.state import Diff, State, Token
-from tidelog.persist.states.transition import Appended, Verdict
+from tidelog.persist.states.holding import Beats
+from tidelog.persist.states.state import Diff, ShardLanguage, State, Token
+from tidelog.persist.states.transition import AppendResult, Verdict
 from tidelog.persist.write.writer import PartWriter
 from tidelog.store.port import Store
 
@@ -116,7 +110,7 @@ class Shard:
         self.reader = PartReader(store=self.store, clock=self.clock, cache_bytes=self.cache_bytes)
 
     def __repr__(self) -> str:
-        return f"<tidelog shard {name_of(Named.SHARD, self.id) or self.id!s}>"
+        return f"<tidelog shard {name_of(NamedKind.SHARD, self.id) or self.id!s}>"
 
     @property
     def state(self) -> State:
@@ -134,7 +128,8 @@ class Shard:
         return state
 
     async def upper(self) -> Frontier:
-        return (await self.refresh()).upper_frontier
+        """Return the upper; that of a registered shard is the upper of its transactions."""
+        return await self._in_time(listening.complete_upper(self))
 
     async def since(self) -> Frontier:
         return (await self.refresh()).since_frontier
@@ -163,7 +158,7 @@ class Shard:
         token: Token | None = None,
         named: bool = False,
         holds: Mapping[str, Frontier] | None = None,
-    ) -> Appended:
+    ) -> AppendResult:
         """Append updates for ``[expected_upper, upper)`` if the shard's upper is the expected one.
 
         Shape: ``updates`` as in `ShardSchema.updates`: a table, a record batch, or a reader or an
@@ -177,7 +172,7 @@ class Shard:
             UpperMismatch: upper is another; the error names it. NOT_APPLIED.
             DataDiffers: the token, of an unnamed writer, was used for other updates. NOT_APPLIED.
             UsageError: the updates do not fit the schema or the interval, or the shard was
-                finalized. NOT_APPLIED.
+                dropped. NOT_APPLIED.
             PartsSwept: the updates of a stream took too long to arrive. NOT_APPLIED.
             OutcomeUnknown: the retry is too old to be recognized. LocationError: the store failed.
         """
@@ -185,7 +180,7 @@ class Shard:
             updates, expected_upper, upper, token=token, named=named, holds=holds
         )
         if done.verdict is Verdict.MISMATCH:
-            transition.check_not_finalized(self.state)
+            transition.check_not_dropped(self.state)
         return done.landed(expected=Frontier.of(expected_upper))
 
     async def try_compare_and_append(
@@ -197,7 +192,7 @@ class Shard:
         token: Token | None = None,
         named: bool = False,
         holds: Mapping[str, Frontier] | None = None,
-    ) -> Appended:
+    ) -> AppendResult:
         """Append as `compare_and_append` does, but return a MISMATCH instead of raising.
 
         Raises:
@@ -219,7 +214,7 @@ class Shard:
         token: Token | None = None,
         named: bool = False,
         holds: Mapping[str, Frontier] | None = None,
-    ) -> Appended:
+    ) -> AppendResult:
         """Commit parts that any process has written before; see `compare_and_append`."""
         options = AppendOptions(token=token, named=named, holds=holds or {})
         work = appending.commit_parts(self, parts, lower, upper, options)
@@ -227,7 +222,7 @@ class Shard:
 
     async def append(
         self, updates: pa.Table, lower: Frontier | int, upper: Frontier | int | None
-    ) -> Appended:
+    ) -> AppendResult:
         """Make the shard hold these updates for ``[lower, upper)``, whichever writer brings them.
 
         Several writers may bring the same data, cut at different times. Updates at times below the
@@ -308,7 +303,7 @@ class Shard:
                 "the time %d is before all data of the shard %r, which begins at %d: check the "
                 "unit of the time",
                 as_of,
-                name_of(Named.SHARD, self.id) or self.id,
+                name_of(NamedKind.SHARD, self.id) or self.id,
                 first,
             )
 
@@ -320,18 +315,20 @@ class Shard:
         *,
         upper: Frontier | None = None,
         schema: ShardSchema | None = None,
+        newest: Callable[[], Awaitable[State]] | None = None,
     ) -> ShardSnapshot:
         """Return the contents at a time that ``state``, read before, is complete for: no request.
 
         ``upper`` replaces the state's own, if the state is known to be complete further. ``schema``
-        is the schema of an earlier plan, which the reader already has.
+        is the schema of an earlier plan, which the reader already has. ``newest`` reads the shard
+        again, complete for the time; it is needed with ``upper``.
 
         Raises:
             AsOfBeforeSince: see `snapshot`. AsOfNotComplete: the state is not complete at that
                 time.
             SchemaEvolved: a column of the reader's schema was dropped.
         """
-        check_readable(state, as_of)
+        state.check_readable(as_of)
         reached = upper or state.upper_frontier
         if not reached.passed(as_of):
             raise AsOfNotComplete(
@@ -340,13 +337,16 @@ class Shard:
         served = served_schema(state, schema or self.schema)
 
         async def again(error: PartMissing) -> ShardSnapshot:
-            newest = await self.check_replaced(error)
-            return self.snapshot_of(newest, as_of, selection, upper=upper, schema=served)
+            found = await (newest or self.refresh)()
+            require_replaced([found], error)
+            return self.snapshot_of(found, as_of, selection, schema=served, newest=newest)
 
         async def held(lease_us: int, purpose: str) -> tuple[ShardSnapshot, int]:
+            if newest is not None:
+                await newest()
             reader = await self.lease(as_of, lease_us=lease_us, fixed=True, purpose=purpose)
             # Parts planned before the hold may be deleted, so plan again.
-            planned = self.snapshot_of(self.state, as_of, selection, upper=upper)
+            planned = self.snapshot_of(self.state, as_of, selection, newest=newest)
             return planned, reader.until_us or 0
 
         return ShardSnapshot(
@@ -412,10 +412,9 @@ class Shard:
         check_owner(name, "hold")
         check_fencing(token)
         wanted = None if since is None else Frontier.of(since)
-        schema = b"" if self.schema is None else encode_schema(self.schema)
-        return await self._decide(
-            lambda state: holding.decide_hold(state, name, wanted, schema=schema, token=token)
-        )
+        schema = b"" if self.schema is None else self.schema.encoded
+        decide = partial(holding.decide_hold, name=name, since=wanted, schema=schema, token=token)
+        return await listening.reaching(self, wanted, partial(self._decide, decide))
 
     async def move_hold(
         self, name: str, since: Frontier | int | None, *, token: int | None = None
@@ -428,19 +427,18 @@ class Shard:
         check_kind(name, str, "the name of a hold must be a str")
         check_fencing(token)
         wanted = Frontier.of(since)
-        return await self._decide(
-            lambda state: holding.decide_downgrade(state, name, wanted, token=token)
-        )
+        decide = partial(holding.decide_advance_hold, name=name, since=wanted, token=token)
+        return await listening.reaching(self, wanted, partial(self._decide, decide))
 
     async def drop_hold(self, name: str, *, token: int | None = None) -> bool:
-        """Drop the named hold; return True if it existed. Since follows at the next downgrade.
+        """Drop the named hold; return True if it existed. Since follows at the next move of a hold.
 
         Raises:
             UsageError: the name is not a text. HoldFenced: see `hold`.
         """
         check_kind(name, str, "the name of a hold must be a str")
         check_fencing(token)
-        return await self._decide(lambda state: holding.decide_release(state, name, token=token))
+        return await self._decide(lambda state: holding.decide_drop_hold(state, name, token=token))
 
     async def lease(
         self,
@@ -460,14 +458,18 @@ class Shard:
         """
         start = None if since is None else Frontier.of(since)
         check_flag(fixed, "fixed")
-        work = leasing.open_lease(self, start, lease_us=lease_us, is_fixed=fixed, purpose=purpose)
-        return await self._in_time(work, writes=True)
+        opened = partial(
+            leasing.open_lease, self, start, lease_us=lease_us, is_fixed=fixed, purpose=purpose
+        )
+        return await self._in_time(listening.reaching(self, start, opened), writes=True)
 
     async def end_leases(self) -> int:
         """End the leases that no reader renews, as far as known here; return their number."""
         return await self._in_time(leasing.end_leases(self))
 
-    async def evolve_schema(self, schema: pa.Schema, *, expected: int | None = None) -> Evolved:
+    async def evolve_schema(
+        self, schema: pa.Schema, *, expected: int | None = None
+    ) -> EvolveResult:
         """Make ``schema`` the shard's schema, if the id of the current one is ``expected``.
 
         Columns are dropped, or added at the end; stored data is not rewritten. Handles with an
@@ -511,7 +513,7 @@ class Shard:
         """Delete objects that merges replaced at least ``after_us`` ago; return their number.
 
         This leaves readers that planned earlier that much time: one hour by default. Objects held
-        by a lease are kept; leases that no reader renews are ended first. For a finalized shard,
+        by a lease are kept; leases that no reader renews are ended first. For a dropped shard,
         the past of its state is deleted too.
 
         Raises:
@@ -521,10 +523,11 @@ class Shard:
         if after_us is not None:
             check_whole(after_us, "after_us")
         await self.end_leases()
-        if self.state.is_buried:
-            # A downgrade may have emptied since and upper while the state still names parts.
-            await self._decide(transition.decide_tombstone)
-        removal = self.machine.settle if self.state.is_buried else self.machine.collect
+        if self.state.is_dropped:
+            # The move of the last hold to the end of a finished shard empties since. The state
+            # still names parts then.
+            await self._decide(transition.decide_drop)
+        removal = self.machine.settle if self.state.is_dropped else self.machine.collect
         return await self._in_time(removal(after_us=after_us))
 
     async def sweep(self) -> ShardSweepReport:
@@ -542,7 +545,7 @@ class Shard:
         Raises:
             ShardRegistered: transactions write the shard. LocationError: the store failed.
         """
-        return await self._decide(transition.decide_tombstone)
+        return await self._decide(transition.decide_drop)
 
     def writer(self, schema: ShardSchema | None = None) -> PartWriter:
         """Return a writer of this shard's parts, by default in the handle's schema."""

@@ -8,6 +8,7 @@ Source: persist, "Compaction".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import gcd
@@ -18,6 +19,8 @@ import msgspec
 from tidelog.core.clock import wall_us
 from tidelog.core.ids import new_writer_id
 from tidelog.errors import LocationError, PartMissing, PartsSwept
+from tidelog.persist.format.part import Part
+from tidelog.persist.handle.listening import caught_up
 from tidelog.persist.handle.port import ShardHandle
 from tidelog.persist.maintenance.merger import MergedParts, Merger, MergerHere
 from tidelog.persist.maintenance.merging import (
@@ -77,6 +80,9 @@ async def compact(
     """
     done = CompactionReport()
     state = await shard.refresh()
+    if state.registered.name:
+        # Merge the parts of committed transactions, too.
+        state = await caught_up(shard)
     while done.merges + done.overtaken < merges_max:
         now_us = wall_us(shard.clock)
         request = plan_next(state, full=full, expiry=expiry, now_us=now_us)
@@ -124,8 +130,8 @@ async def merge(
         return CompactionReport(overtaken=1)
     if verdict is MergeVerdict.OVERTAKEN and merged is not None:
         # The decision used a state that was read after the parts were written, and it names none of
-        # them.
-        await _drop(shard, merged)
+        # them. Inputs that the merge kept belong to the other merge.
+        await _drop(shard, request.written(merged))
     return CompactionReport(
         merges=int(verdict is MergeVerdict.APPLIED),
         overtaken=int(verdict is not MergeVerdict.APPLIED),
@@ -139,7 +145,7 @@ async def merge(
 def _batch_of(request: MergeRequest, written: MergedParts) -> Batch | None:
     if not written.parts:
         return None
-    bucket = common_bucket([part.bucket for batch in request.batches for part in batch.parts])
+    bucket = common_bucket([part.bucket for part in request.parts])
     id_ = written.schema_id
     return make_batch(
         [msgspec.structs.replace(part, bucket=bucket, schema_id=id_) for part in written.parts],
@@ -152,9 +158,9 @@ def _batch_of(request: MergeRequest, written: MergedParts) -> Batch | None:
     )
 
 
-async def _drop(shard: ShardHandle, merged: Batch) -> None:
+async def _drop(shard: ShardHandle, parts: Sequence[Part]) -> None:
     try:
-        await shard.store.delete([part.path for part in merged.parts if part.path is not None])
+        await shard.store.delete([part.path for part in parts if part.path is not None])
     except LocationError:
         return  # The objects leak until a sweep, because no state names them.
 

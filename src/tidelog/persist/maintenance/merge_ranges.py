@@ -22,13 +22,12 @@ import pyarrow as pa
 from tidelog.core.clock import run_all
 from tidelog.core.frontier import TIME_MAX
 from tidelog.core.lookahead import in_order
-from tidelog.persist.format.bounds import OPEN, is_ordered
-from tidelog.persist.format.key_order import in_key_order
+from tidelog.persist.format.bounds import OPEN, in_key_order, is_ordered
 from tidelog.persist.format.parquet import encode_parquet
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import TIME, ShardSchema
 from tidelog.persist.read.opened import OpenPart, PartOpener, is_in_order
-from tidelog.persist.read.pieces import DECODED, Wanted
+from tidelog.persist.read.pieces import DECODED, SnapshotQuery
 from tidelog.persist.read.reader import PartReader
 from tidelog.persist.read.sweep import Sweep
 
@@ -39,7 +38,7 @@ SINGLE_ROWS_MAX: Final = 4 * RANGE_ROWS_MAX  # The limit for one value of the fi
 OPENED_AT_ONCE: Final = 2
 
 Load = Callable[[Part], Awaitable[pa.Table]]
-SumUp = Callable[[pa.Table], pa.Table]
+SumUp = Callable[[Sequence[pa.Table]], pa.Table]
 
 
 def can_range(schema: ShardSchema) -> bool:
@@ -96,15 +95,16 @@ class RangeMerger:
 
     async def _ranges(self, parts: Sequence[Part]) -> AsyncGenerator[list[pa.Table], None]:
         names = [*self.schema.names, TIME]
-        wanted = Wanted(as_of=TIME_MAX, columns=tuple(names), box={}, piece_rows=_rows_of(parts))
+        wanted = SnapshotQuery(
+            as_of=TIME_MAX, columns=tuple(names), box={}, piece_rows=_rows_of(parts)
+        )
         sweep = Sweep(parts, wanted, self, names, can_cut=True)
         while not sweep.is_over:
             high = await sweep.cut()
             yield await self.reader.clock.offload(partial(sweep.take, high))
 
     async def _summed(self, tables: list[pa.Table]) -> pa.Table:
-        updates = self.schema.updates
-        rows = pa.concat_tables([updates.empty_table(), *(table.cast(updates) for table in tables)])
+        rows = [table.cast(self.schema.updates) for table in tables]
         return await self.reader.clock.offload(partial(self.sum_up, rows))
 
     async def _open(self, part: Part) -> OpenPart:

@@ -1,9 +1,10 @@
 """The rows of a merge: many parts in, one run of parts out, in bounded memory.
 
 If the shard has no key and all diffs are 1, rows are copied as written, part after part. Otherwise
-SQL consolidates equal rows, in key order: all at once if the parts are small, otherwise by ranges
-of the first column (`merge_ranges`). If such ranges would be large, parts are copied to files on
-this machine, and DuckDB consolidates all of them with spilling.
+equal rows are consolidated, in key order: all at once if the parts are small, otherwise by ranges
+of the first column (`merge_ranges`). SQL consolidates only the rows whose key repeats. If ranges
+would be large, parts are copied to files on this machine, and DuckDB consolidates all of them with
+spilling.
 Source: persist, "Compaction".
 """
 
@@ -22,7 +23,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.core.clock import Clock, run_all
+from tidelog.core.grouping import groups_by_size
 from tidelog.errors import CorruptionError
+from tidelog.persist.format.bounds import (
+    can_sort,
+    in_few_chunks,
+    in_key_order,
+    joined_in_order,
+    sorted_by_key,
+)
 from tidelog.persist.format.duck import duck, quoted, sums_told
 from tidelog.persist.format.part import Part, int64_array, int64_of, sums_of
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, fitted
@@ -40,6 +49,7 @@ if TYPE_CHECKING:
 
 # The stored bytes of parts; decoded they are several times as large.
 IN_MEMORY_BYTES: Final = 8 * 1024 * 1024
+LOADED_BYTES: Final = 4 * 1024 * 1024
 BATCH_ROWS: Final = 65_536
 Database = Callable[[], "AbstractContextManager[duckdb.DuckDBPyConnection]"]
 
@@ -62,15 +72,18 @@ class RowMerger:
     expired: int = field(init=False, default=0)
     _request: MergeRequest | None = field(init=False, default=None)
 
-    async def merge(self, request: MergeRequest) -> AsyncGenerator[pa.Table, None]:
-        """Yield the updates of batches with times advanced, without updates that cancel.
+    async def merge(
+        self, request: MergeRequest, parts: Sequence[Part]
+    ) -> AsyncGenerator[pa.Table, None]:
+        """Yield the updates of some parts with times advanced, without updates that cancel.
+
+        No update of another part of the request may cancel one of these.
 
         Raises:
             CorruptionError: a part is missing, or was changed. LocationError: the store failed.
         """
         self._request = request
-        parts = [part for batch in request.batches for part in batch.parts]
-        if is_plain(self.schema, request):
+        if is_plain(self.schema, parts):
             rows = self.joined(parts, request.advanced_to)
         else:
             rows = self._summed(parts, request)
@@ -82,8 +95,9 @@ class RowMerger:
         """Yield the updates of parts in which no update cancels another; see `is_plain`."""
 
         async def loaded() -> AsyncGenerator[pa.Table, None]:
-            for part in parts:
-                yield _advanced(await self.load(part), self.schema, time)
+            for some in groups_by_size(parts, lambda part: part.size_bytes, most=LOADED_BYTES):
+                joined = in_few_chunks(pa.concat_tables(await self._load_all(some)))
+                yield _advanced(joined, self.schema, time)
 
         async with aclosing(self._gathered(loaded())) as tables:
             async for table in tables:
@@ -92,22 +106,24 @@ class RowMerger:
     async def _summed(
         self, parts: Sequence[Part], request: MergeRequest
     ) -> AsyncGenerator[pa.Table, None]:
-        is_small = request.size_bytes <= IN_MEMORY_BYTES
+        sum_up = partial(consolidated, schema=self.schema, advanced_to=request.advanced_to)
+        if sum(part.size_bytes for part in parts) <= IN_MEMORY_BYTES:
+            found = await self._load_all(parts)
+            yield await self.reader.clock.offload(partial(sum_up, found))
+            return
         # Ranges read parts directly, not by `load`, so they would not drop expired updates.
-        if not is_small and can_range(self.schema) and request.is_expired is None:
+        if can_range(self.schema) and request.is_expired is None:
+            restated = self.restated
             ranges = RangeMerger(
-                schema=self.schema,
-                reader=self.reader,
-                load=self.load,
-                sum_up=partial(_summed_here, schema=self.schema, advanced_to=request.advanced_to),
+                schema=self.schema, reader=self.reader, load=self.load, sum_up=sum_up
             )
             if await ranges.open_all(parts):
                 async with aclosing(self._gathered(ranges.merged(parts))) as merged:
                     async for table in merged:
                         yield table
                 return
-            self.restated = RowSum.zero()  # The parts are read and counted again below.
-        async with (self._in_memory if is_small else self._in_files)(parts) as rows:
+            self.restated = restated  # The parts are read and counted again below.
+        async with self._in_files(parts) as rows:
             made = summed(
                 rows,
                 schema=self.schema,
@@ -150,11 +166,9 @@ class RowMerger:
         self.restated = self.restated + as_now - as_written
         return now
 
-    @asynccontextmanager
-    async def _in_memory(self, parts: Sequence[Part]) -> AsyncGenerator[pa.Table, None]:
+    async def _load_all(self, parts: Sequence[Part]) -> list[pa.Table]:
         work = [partial(self.load, part) for part in parts]
-        found = await run_all(work, at_once=self.reader.reads)
-        yield pa.concat_tables([self.schema.updates.empty_table(), *found])
+        return await run_all(work, at_once=self.reader.reads)
 
     @asynccontextmanager
     async def _in_files(self, parts: Sequence[Part]) -> AsyncGenerator[pads.Dataset, None]:
@@ -178,10 +192,9 @@ class RowMerger:
         return str(path)
 
 
-def is_plain(schema: ShardSchema, request: MergeRequest) -> bool:
+def is_plain(schema: ShardSchema, parts: Sequence[Part]) -> bool:
     """Return True if the descriptors of the parts prove that no update cancels another."""
-    keyless = not schema.key_columns
-    return keyless and all(part.plain for batch in request.batches for part in batch.parts)
+    return not schema.key_columns and all(part.plain for part in parts)
 
 
 def _without_expired(
@@ -220,8 +233,27 @@ def _advanced(table: pa.Table, schema: ShardSchema, time: int) -> pa.Table:
     return table.set_column(table.schema.get_field_index(TIME), schema.updates.field(TIME), times)
 
 
-def _summed_here(rows: pa.Table, *, schema: ShardSchema, advanced_to: int) -> pa.Table:
-    """Consolidate a small table."""
+def consolidated(tables: Sequence[pa.Table], *, schema: ShardSchema, advanced_to: int) -> pa.Table:
+    """Return the updates of a few tables, sorted, with times advanced, without updates that cancel.
+
+    An update whose key occurs once can neither cancel another nor equal it.
+    """
+    filled = [table for table in tables if table.num_rows]
+    is_known = is_sortable(schema) and can_sort(filled, schema.key)
+    in_order = joined_in_order(filled, schema.key) if is_known else None
+    if in_order is not None:
+        return _advanced(in_order, schema, advanced_to)
+    joined = in_few_chunks(pa.concat_tables([schema.updates.empty_table(), *filled]))
+    if not is_known:
+        return _summed_by_sql(joined, schema, advanced_to)
+    single, others = sorted_by_key(joined, schema.key)
+    if not others.num_rows:
+        return _advanced(single, schema, advanced_to)
+    others = _summed_by_sql(others, schema, advanced_to)
+    return in_key_order([_advanced(single, schema, advanced_to), others], schema.key)
+
+
+def _summed_by_sql(rows: pa.Table, schema: ShardSchema, advanced_to: int) -> pa.Table:
     with _sum_up(rows, schema=schema, advanced_to=advanced_to, database=duck) as batches:
         found = list(batches)
         made = pa.Table.from_batches(found) if found else schema.updates.empty_table()

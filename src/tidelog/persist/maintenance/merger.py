@@ -15,6 +15,7 @@ from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import is_sortable
 from tidelog.persist.maintenance.merge_rows import RowMerger
+from tidelog.persist.maintenance.merging import merge_shares
 from tidelog.persist.states.evolution import newest_schema
 from tidelog.rowhash import RowSum
 
@@ -58,9 +59,13 @@ class MergerHere:
         merger = merger_of(shard)
         writer = shard.writer(merger.schema)
         parts: list[Part] = []
-        async with aclosing(merger.merge(request)) as tables:
-            async for table in tables:
-                parts += await writer.write(table, inline=shard.may_inline and not parts)
+        for share in merge_shares(request, merger.schema):
+            if share.is_kept:
+                parts += share.parts
+                continue
+            async with aclosing(merger.merge(request, share.parts)) as tables:
+                async for table in tables:
+                    parts += await writer.write(table, inline=shard.may_inline and not parts)
         return merged_parts([parts], merger.schema, merger.restated, merger.expired)
 
 

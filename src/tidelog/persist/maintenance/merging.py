@@ -1,7 +1,8 @@
 """Merging: the plan of merges, and the decision whether a result replaces its inputs. Pure.
 
 A merge does not change the contents. Times at or below ``since`` are no longer distinct, so they
-are advanced to it, and updates that then cancel are dropped. V is the same before and after.
+are advanced to it, and updates that then cancel are dropped. V is the same before and after. Large
+parts whose rows meet no other rows remain as they are; see `merge_shares`.
 
 Batches are merged by size. Few batches of a size then remain (less than ``2 * FANOUT``). A row is
 rewritten about once for each time that its batch grows by a factor of ``FANOUT``. Batches before
@@ -23,17 +24,24 @@ import pyarrow as pa
 from tidelog.core.frontier import TIME_MAX, Frontier
 from tidelog.errors import CorruptionError, require
 from tidelog.machine.language import Decision
+from tidelog.persist.format.bounds import groups_by_key
+from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.format.updates import is_sortable
 from tidelog.persist.states.batch import Batch
 from tidelog.persist.states.claim import CLAIM_US, Claim, live_claims, stretches
-from tidelog.persist.states.state import Diff, Merged, State
+from tidelog.persist.states.state import BatchMerge, Diff, State
 from tidelog.persist.states.transition import check_epochs
 from tidelog.rowhash import RowSum
 
 FANOUT: Final = 16
-WASTE: Final = 0.08  # Updates that were taken back are merged once they are this share of all rows.
+# Updates that were taken back are merged once they are this share of all rows. Such a merge
+# rewrites all rows before since: at most 1 / WASTE = 12.5 rows for each update that was taken back.
+WASTE: Final = 0.08
 SPAN: Final = 16  # The least number of batches for the times after since.
 SMALL_ROWS: Final = 4_096  # A batch of fewer rows does not justify an object of its own.
 TOGETHER_MAX: Final = 1_024
+KEPT_BYTES: Final = 8 * 1024 * 1024  # A part of fewer stored bytes is better joined with others.
 
 
 # Takes updates and since; returns a mask of the updates that no reader needs any longer.
@@ -71,6 +79,15 @@ class MergeRequest:
         return self.batches[-1].upper
 
     @property
+    def parts(self) -> list[Part]:
+        return [part for batch in self.batches for part in batch.parts]
+
+    def written(self, merged: Batch | None) -> list[Part]:
+        """Return the parts of a result that its merge wrote; the others are inputs that remain."""
+        inputs = {part.path for part in self.parts}
+        return [] if merged is None else [p for p in merged.parts if p.path not in inputs]
+
+    @property
     def rows(self) -> int:
         return sum(batch.rows for batch in self.batches)
 
@@ -83,6 +100,43 @@ class MergeRequest:
         """The time to which earlier updates are advanced: since, or the batches' last time."""
         last = TIME_MAX if self.upper is None else self.upper - 1
         return min(self.since, last)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeShare:
+    """Parts of a merge whose rows meet no other rows; with ``is_kept``, one part that remains."""
+
+    parts: tuple[Part, ...]
+    is_kept: bool = False
+
+
+def merge_shares(request: MergeRequest, schema: ShardSchema) -> list[MergeShare]:
+    """Divide the parts of a merge into shares, in key order; large parts that meet no other remain.
+
+    The merge neither reads nor writes a part that remains, and its updates keep their times. Its
+    descriptor proves the result: each diff is 1, so no update of the part cancels another, and its
+    bounds exclude the keys of all other parts. Its V enters the sum that `decide_merge` compares.
+    """
+    parts = request.parts
+    # A merge must read the updates that it may drop.
+    groups = groups_by_key(parts, schema) if request.is_expired is None else None
+    if groups is None:
+        return [MergeShare(tuple(parts))]
+    shares: list[MergeShare] = []
+    for group in groups:
+        if len(group) == 1 and _may_remain(group[0], schema):
+            shares.append(MergeShare((group[0],), is_kept=True))
+        elif shares and not shares[-1].is_kept:
+            shares[-1] = MergeShare((*shares[-1].parts, *group))
+        else:
+            shares.append(MergeShare(tuple(group)))
+    return shares
+
+
+def _may_remain(part: Part, schema: ShardSchema) -> bool:
+    is_whole = part.path is not None and part.size_bytes >= KEPT_BYTES
+    is_current = schema.of_part(part.schema_id).data.equals(schema.data)
+    return is_whole and is_current and part.plain and part.is_sorted == is_sortable(schema)
 
 
 class MergeVerdict(enum.Enum):
@@ -260,15 +314,16 @@ def decide_merge(
         CorruptionError: the rows are not those of the inputs. PartsSwept: the merge took too long.
     """
     _check_merged(state, request, merged, restated, expired)
-    check_epochs(state.write_epoch, () if merged is None else merged.parts)
+    # The state names the parts that remain, so no sweep deletes them, whatever their epoch.
+    check_epochs(state.write_epoch, request.written(merged))
     there = state.batches.within(request.lower, request.upper)
     wanted = tuple(batch.digest for batch in request.batches)
     if tuple(batch.digest for batch in there) != wanted:
         same = merged is not None and [b.digest for b in there] == [merged.digest]
         return Decision(MergeVerdict.ALREADY if same else MergeVerdict.OVERTAKEN)
     kept = {part.path for part in (() if merged is None else merged.parts)}
-    paths = (part.path for batch in request.batches for part in batch.parts)
-    found = Merged(
+    paths = (part.path for part in request.parts)
+    found = BatchMerge(
         lower=request.lower,
         upper=request.upper,
         inputs=wanted,

@@ -14,7 +14,14 @@ from itertools import pairwise
 import pyarrow as pa
 
 from tidelog.core.frontier import Frontier, join
-from tidelog.persist.format.part import Part, decode_bounds, int64_of, key_box, sums_of
+from tidelog.persist.format.part import (
+    Part,
+    decode_bounds,
+    int64_of,
+    key_box,
+    sums_of,
+    with_time,
+)
 from tidelog.persist.format.schema import DIFF, ShardSchema
 from tidelog.persist.format.updates import is_sortable, sort_updates, time_bounds
 from tidelog.persist.states.batch import Batch
@@ -64,7 +71,7 @@ class ShardScrubReport:
 def check_part(part: Part, table: pa.Table, schema: ShardSchema, batch: Batch) -> Iterator[str]:
     """Yield the statements of a part's descriptor that its updates contradict."""
     if why := _invalid(table):
-        yield f"its values are invalid: {why}"
+        yield f"it has invalid values: {why}"
         return
     if table.num_rows != part.rows:
         yield f"it has {table.num_rows} updates, but its state declares {part.rows}"
@@ -74,15 +81,17 @@ def check_part(part: Part, table: pa.Table, schema: ShardSchema, batch: Batch) -
         yield "the sum of its diffs differs from its state"
     least, greatest = time_bounds(table)
     if (least, greatest) != (part.time_min, part.time_max):
-        yield f"its times are {least} to {greatest}, which differs from its state"
+        declared = f"its state declares {part.time_min} to {part.time_max}"
+        yield f"its times are {least} to {greatest}, but {declared}"
     if least < batch.lower or (batch.upper is not None and greatest >= batch.upper):
         yield "it has times outside its batch"
     yield from _check_bounds(part, table, schema)
-    sum_v, sum_t = sums_of(table, schema)
+    stored = table if part.stored_time is None else with_time(table, part.stored_time)
+    sum_v, sum_t = sums_of(stored, schema)
     if sum_v != part.v:
-        yield "the sum of its rows differs from V"
+        yield "the sum of its rows differs from the sum in the state (field v)"
     if sum_t != part.t:
-        yield "the sum of its updates differs from T"
+        yield "the sum of its updates differs from the sum in the state (field t)"
     if part.is_sorted and _is_comparable(schema) and not table.equals(sort_updates(table, schema)):
         yield "its updates are not in the order that its state declares"
     if not int64_of(table, DIFF).all():
@@ -118,11 +127,11 @@ def check_batch(batch: Batch) -> Iterator[str]:
     found = tuple(sum(getattr(p, n) for p in parts) for n in ("rows", "diffs", "size_bytes"))
     where = f"the batch from {batch.lower} to {'end' if batch.upper is None else batch.upper}"
     if told != found:
-        yield f"{where} has other totals than its parts"
+        yield f"the totals of {where} differ from those of its parts"
     if sum(batch.runs) != len(parts):
-        yield f"{where} has runs of another number of parts"
+        yield f"{where} has {len(parts)} parts, but its runs have another number"
     if _sum([part.v for part in parts]) != batch.v:
-        yield f"the sum of {where} differs from V"
+        yield f"the sum of the rows of {where} differs from the sum in the state (field v)"
 
 
 def check_state(state: State) -> Iterator[str]:
@@ -130,9 +139,9 @@ def check_state(state: State) -> Iterator[str]:
     batches = list(state.batches)
     for name in ("rows", "diffs", "size_bytes", "inline_bytes"):
         if sum(getattr(b, name) for b in batches) != getattr(state.totals, name):
-            yield f"the sum of its batches differs from its {name}"
+            yield f"the total of {name} of its batches differs from the state's total"
     if _sum([batch.v for batch in batches]).to_bytes() != state.totals.sum_v:
-        yield "the sum of its batches differs from V"
+        yield "the sum of the rows of its batches differs from the sum in the state (field v)"
     if any(a.upper is None or a.upper > b.lower for a, b in pairwise(batches)):
         yield "its batches overlap"
     if batches and not Frontier.of(batches[-1].upper) <= state.upper_frontier:
@@ -159,7 +168,7 @@ def check_t(state: State, times: Sequence[tuple[Batch, RowSum]]) -> list[str] | 
         return (
             []
             if found == known
-            else ["the stored updates differ from the appended ones: T differs"]
+            else ["the stored updates differ from the appended ones: their sums (field t) differ"]
         )
     return None
 

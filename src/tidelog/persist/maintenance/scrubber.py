@@ -1,7 +1,8 @@
 """Scrubbing a shard: all objects that its state names are read and checked; see `scrub`.
 
 It writes nothing and can run concurrently with all other work. If parts are merged in the meantime,
-it checks those of the newest state.
+it checks those of the newest state. It also checks the parts of commits that a registered shard
+does not have yet.
 Source: persist, "Checksums".
 """
 
@@ -36,9 +37,11 @@ from tidelog.persist.maintenance.scrub import (
     check_state,
     check_t,
 )
+from tidelog.persist.read.snapshot import require_replaced
 from tidelog.persist.states.batch import Batch
 from tidelog.persist.states.evolution import newest_schema
 from tidelog.persist.states.state import Diff, State
+from tidelog.persist.transactions.applier import complete_state
 
 AT_ONCE = 2
 ROUNDS = 5
@@ -50,11 +53,11 @@ async def scrub(shard: Shard) -> ShardScrubReport:
     Raises:
         LocationError: the store failed. HandleError: the location has moved.
     """
-    return await _Scrubbing(shard).run()
+    return await _ShardScrub(shard).run()
 
 
 @dataclass(slots=True)
-class _Scrubbing:
+class _ShardScrub:
     shard: Shard
     found: ShardScrubReport = field(default_factory=ShardScrubReport)
     seen: set[int] = field(default_factory=set)
@@ -67,7 +70,7 @@ class _Scrubbing:
     async def run(self) -> ShardScrubReport:
         for _ in range(ROUNDS):
             try:
-                state = await self.shard.refresh()
+                state = await complete_state(self.shard)
             except (LocationError, HandleError):
                 raise
             except TidelogError as error:
@@ -114,7 +117,7 @@ class _Scrubbing:
 
     async def _is_lost(self, error: PartMissing) -> bool:
         try:
-            await self.shard.check_replaced(error)
+            require_replaced([await complete_state(self.shard)], error)
         except PartMissing:
             return True
         return False

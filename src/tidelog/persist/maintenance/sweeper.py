@@ -8,11 +8,15 @@ Source: design page 4, "Compaction and collection".
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
-from tidelog.persist.handle.shard import Shard
+from tidelog.persist.handle.port import ShardHandle
 from tidelog.persist.maintenance.usage import ShardUsage, tell_apart
+from tidelog.persist.states.state import State
 from tidelog.persist.states.transition import decide_epoch
+from tidelog.persist.transactions.applier import applier_of, complete_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,27 +27,35 @@ class ShardSweepReport:
     deleted: int
 
 
-async def usage_of_shard(shard: Shard) -> ShardUsage:
+async def usage_of_shard(shard: ShardHandle) -> ShardUsage:
     """Return the use of each object of a shard; writes nothing.
+
+    Objects of commits that a registered shard does not have yet are live, too.
 
     Raises:
         LocationError: the store failed.
     """
+    return await _usage(shard, partial(complete_state, shard))
+
+
+async def _usage(shard: ShardHandle, newest: Callable[[], Awaitable[State]]) -> ShardUsage:
     prefix = f"shard/{shard.id}/"
     listed = [(entry.key, entry.size_bytes) async for entry in shard.store.list(prefix)]
     # List first, then read the state. The state then includes each listed object that another
     # process has named since.
-    state = await shard.refresh()
+    state = await newest()
     return tell_apart(listed, state, shard.machine.history)
 
 
-async def sweep(shard: Shard) -> ShardSweepReport:
+async def sweep(shard: ShardHandle) -> ShardSweepReport:
     """Delete dead objects and the past of the state; unnamed young parts die after two more sweeps.
 
     Raises:
         LocationError: the store failed; no state names an object that was deleted.
     """
-    found = await usage_of_shard(shard)
+    # The transactions name the parts of unapplied commits, which are young for the shard's own
+    # state. The epoch protects them: see `Applier.raise_epoch`.
+    found = await _usage(shard, shard.refresh)
     if found.dead:
         await shard.store.delete(list(found.dead))
     if found.young_parts:
@@ -52,11 +64,9 @@ async def sweep(shard: Shard) -> ShardSweepReport:
     return ShardSweepReport(found, len(found.dead))
 
 
-async def _raise_epoch(shard: Shard) -> None:
+async def _raise_epoch(shard: ShardHandle) -> None:
     if shard.state.registered.name:
-        from tidelog.persist.transactions.transactions import transactions_of
-
-        await transactions_of(shard).raise_epoch(shard)
+        await applier_of(shard).raise_epoch(shard)
         return
     known = shard.state.write_epoch
     await shard.machine.commit(lambda state: decide_epoch(state, known))

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.machine.history import History
-from tidelog.machine.record import rollup_seqno
+from tidelog.machine.record import History, rollup_seqno
 from tidelog.persist.format.part import epoch_of
 from tidelog.persist.states.state import State
 from tidelog.store.prices import storage_dollars_a_month

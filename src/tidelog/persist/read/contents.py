@@ -12,8 +12,10 @@ from __future__ import annotations
 import enum
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -21,12 +23,12 @@ import pyarrow as pa
 
 from tidelog.core.clock import Clock, run_all
 from tidelog.core.lookahead import in_order
-from tidelog.persist.format.bounds import box_of_part, is_ordered, part_reaches
+from tidelog.persist.format.bounds import box_of_part, groups_by_key, is_ordered, part_reaches
 from tidelog.persist.format.part import Part, int64_array
 from tidelog.persist.format.schema import DIFF, ShardSchema
 from tidelog.persist.format.updates import sum_up
 from tidelog.persist.read.opened import OpenPart, PartOpener
-from tidelog.persist.read.pieces import Wanted, opener_names, pieces_as_written
+from tidelog.persist.read.pieces import SnapshotQuery, opener_names, pieces_as_written
 from tidelog.persist.read.selection import CheckedSelection
 from tidelog.persist.read.spilled_rows import MEMORY_BYTES, SpilledRows
 from tidelog.persist.read.sweep import pieces_by_key
@@ -37,6 +39,7 @@ IN_MEMORY_BYTES: Final = 8 * 1024 * 1024
 SINGLE_VALUE_BYTES_MAX: Final = 4 * 1024 * 1024
 PIECES_AT_ONCE: Final = 2
 GROUPS_DECODED: Final = 8  # By one thread; a part has up to some dozens of groups.
+SMALL_ROWS: Final = 65_536  # A part of at most so many rows is opened and decoded by one thread.
 ONES_ROWS: Final = 65_536
 
 Pieces: TypeAlias = AsyncGenerator[pa.Table, None]
@@ -78,6 +81,36 @@ def _has_single_value(part: Part, column: str) -> bool:
     return least is None or bool(least == greatest)
 
 
+def divided(parts: Sequence[Part], schema: ShardSchema) -> list[tuple[bool, list[Part]]]:
+    """Divide parts into stretches of keys; True marks a stretch whose rows occur as written.
+
+    As far as bounds show, a row of such a stretch meets no update with another diff than 1. So no
+    update cancels it.
+    """
+    groups = groups_by_key(parts, schema)
+    if groups is None:
+        return [(False, list(parts))]
+    marked = ((all(part.plain for part in group), group) for group in groups)
+    return [
+        (is_plain, [part for _, group in some for part in group])
+        for is_plain, some in groupby(marked, key=itemgetter(0))
+    ]
+
+
+def parts_in_order(parts: Sequence[Part], schema: ShardSchema) -> list[Part] | None:
+    """Return parts in the order of their rows, if no update meets another; None otherwise.
+
+    The rows as written are then the contents, in key order.
+    """
+    groups = groups_by_key(parts, schema)
+    if groups is None or not all(part.plain for part in parts):
+        return None
+    is_keyed = schema.key_columns > 0
+    if any(len(group) > 1 or (is_keyed and not group[0].is_sorted) for group in groups):
+        return None
+    return [part for group in groups for part in group]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentsReader:
     """Reads selected rows and columns of a shard, in tables.
@@ -106,7 +139,7 @@ class ContentsReader:
         """
         with self.selection.sandbox() as sandbox:
             box = self.selection.box(sandbox)
-            wanted = Wanted(
+            wanted = SnapshotQuery(
                 as_of=self.as_of, columns=self.selection.needed, box=box, is_grouped=True
             )
             reached = [part for part in parts if part_reaches(part, box)]
@@ -127,22 +160,27 @@ class ContentsReader:
         Raises:
             PartMissing, CorruptionError, LocationError: see `tables`.
         """
-        opener = self._opener(())
+        opener = replace(self._opener(()), names=frozenset())
         out = self.narrow.contents
 
-        async def decode(opened: OpenPart, groups: range) -> pa.Table:
-            names = self.selection.columns
-            work = partial(opened.read, groups, names, as_of=self.as_of, use_threads=True)
-            return await self.clock.offload(work)
+        def decode(opened: OpenPart, groups: range) -> pa.Table:
+            names, is_small = self.selection.columns, opened.part.rows <= SMALL_ROWS
+            return opened.read(groups, names, as_of=self.as_of, use_threads=not is_small)
+
+        def decode_all(opened: OpenPart) -> pa.Table:
+            return decode(opened, range(len(opened.groups)))
 
         async def read(part: Part) -> list[pa.Table]:
+            if part.rows <= SMALL_ROWS:
+                return [await opener.opened_by(part, decode_all)]
             (opened,) = await opener.open([part])
             groups = range(len(opened.groups))
             # Arrow decodes the row groups of one call sequentially per column, so split them into
             # several calls.
             starts = range(0, len(groups), GROUPS_DECODED)
             some = [groups[start : start + GROUPS_DECODED] for start in starts]
-            work = [partial(decode, opened, each) for each in some]
+            offload = self.clock.offload
+            work = [partial(offload, partial(decode, opened, each)) for each in some]
             return await run_all(work, at_once=opener.reads)
 
         found = await run_all([partial(read, part) for part in parts], at_once=opener.reads)
@@ -158,7 +196,7 @@ class ContentsReader:
             names=opener_names(self.schema, box),
         )
 
-    def _read(self, parts: Sequence[Part], wanted: Wanted) -> Pieces:
+    def _read(self, parts: Sequence[Part], wanted: SnapshotQuery) -> Pieces:
         opener = self._opener(wanted.box)
         ways: dict[Way, Callable[[], Pieces]] = {
             Way.AS_WRITTEN: lambda: pieces_as_written(
@@ -186,7 +224,7 @@ class ContentsReader:
                 yield piece
 
 
-async def _at_once(parts: Sequence[Part], wanted: Wanted, opener: PartOpener) -> Pieces:
+async def _at_once(parts: Sequence[Part], wanted: SnapshotQuery, opener: PartOpener) -> Pieces:
     """Yield the columns and ``_diff``, consolidated, as one table."""
     names = list(dict.fromkeys([*wanted.columns, *wanted.box]))
     opened = await opener.open(parts)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from tidelog.core.clock import Clock, run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.persist.format.bounds import OPEN, Box, Interval, box_of_group, overlaps, scalar_of
-from tidelog.persist.format.part import Part, check_bytes, decode_part, missing_part
+from tidelog.persist.format.part import Part, at_commit, check_bytes, decode_part, missing_part
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, fitted
 from tidelog.store.port import Store
 from tidelog.store.wrappers.checked import read_checked
@@ -88,7 +88,8 @@ class OpenPart:
             return fitted(some, names, updates)
         try:
             found = self.source.read(groups, there, use_threads=use_threads)
-            return fitted(cast_but_dictionaries(found.select(there), schema), names, updates)
+            found = cast_but_dictionaries(found.select(there), schema)
+            return fitted(at_commit(self.part, found), names, updates)
         except (pa.ArrowException, KeyError, ValueError, OSError) as error:
             raise CorruptionError(
                 "a part cannot be decoded: restore the object", path=self.part.path
@@ -124,6 +125,15 @@ class PartOpener:
         if part.path is None:
             return self._inline(part)
         return await self._load(part.path, lambda data: self._checked(part, data, in_files))
+
+    async def opened_by(self, part: Part, work: Callable[[OpenPart], T]) -> T:
+        """Return the result of ``work`` on an open part, in the thread that checks its bytes.
+
+        One thread then does all work on a small part. See `open` for the errors.
+        """
+        if part.path is None:
+            return await self.clock.offload(lambda: work(self._inline(part)))
+        return await self._load(part.path, lambda data: work(self._checked(part, data, False)))
 
     async def bytes_of(self, part: Part) -> bytes:
         """Read and check the bytes of a part; see `open`."""
@@ -199,6 +209,8 @@ def _with_dictionary(metadata: pq.FileMetaData, names: frozenset[str]) -> list[s
 
 def cast_but_dictionaries(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Cast a table to a schema; text with a dictionary keeps it."""
+    if table.schema.equals(schema):
+        return table
     fields = [
         field.with_type(given.type) if pa.types.is_dictionary(given.type) else field
         for field, given in zip(schema, table.schema, strict=True)
@@ -209,7 +221,8 @@ def cast_but_dictionaries(table: pa.Table, schema: pa.Schema) -> pa.Table:
 def _groups(metadata: pq.FileMetaData, names: frozenset[str]) -> Iterator[Group]:
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
-        yield Group(group.num_rows, box_of_group(group, names))
+        # A box costs as much as the rest of the open of a small part.
+        yield Group(group.num_rows, box_of_group(group, names) if names else {})
 
 
 def is_in_order(groups: Sequence[Group], name: str) -> bool:

@@ -39,7 +39,7 @@ DECODED: Final = 4  # The approximate ratio of decoded rows to their Parquet byt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class SnapshotQuery:
     """The part of a snapshot that a reader wants.
 
     Shape: ``columns`` are the columns that are needed; rows outside ``box`` are omitted.
@@ -57,7 +57,7 @@ class Wanted:
 
 
 async def pieces_as_written(
-    parts: Sequence[Part], wanted: Wanted, opener: PartOpener, *, bytes_max: int = BYTES_MAX
+    parts: Sequence[Part], wanted: SnapshotQuery, opener: PartOpener, *, bytes_max: int = BYTES_MAX
 ) -> AsyncGenerator[pa.Table, None]:
     """Yield columns and ``_diff`` of an append-only collection, in the order of the parts.
 
@@ -86,12 +86,15 @@ async def pieces_as_written(
             if not table.num_rows:
                 continue
             if pc.min(table.column(DIFF)).as_py() < 0:
-                raise CorruptionError("an append-only collection has lost a row: scrub it")
+                raise CorruptionError(
+                    "a shard of an append-only collection has a negative diff: scrub the "
+                    "collection, and restore the object that the scrub names"
+                )
             yield table.select([*wanted.columns, DIFF])
 
 
 async def _groups_as_written(
-    parts: Sequence[Part], wanted: Wanted, opener: PartOpener
+    parts: Sequence[Part], wanted: SnapshotQuery, opener: PartOpener
 ) -> AsyncGenerator[tuple[OpenPart, int], None]:
     """Yield the row groups that can hold wanted rows, in the order of the parts."""
     waiting = [part for part in parts if part_reaches(part, wanted.box)]
@@ -114,7 +117,7 @@ def _size_of(group: tuple[OpenPart, int]) -> int:
 
 
 async def changes_in_pieces(
-    parts: Sequence[Part], wanted: Wanted, opener: PartOpener
+    parts: Sequence[Part], wanted: SnapshotQuery, opener: PartOpener
 ) -> AsyncGenerator[pa.Table, None]:
     """Yield columns, ``_time`` and ``_diff``, consolidated, in time order.
 
@@ -152,7 +155,7 @@ def parts_by_time(parts: Sequence[Part]) -> list[list[Part]]:
     return groups
 
 
-def _updates_of(opened: OpenPart, wanted: Wanted, names: Sequence[str]) -> pa.Table:
+def _updates_of(opened: OpenPart, wanted: SnapshotQuery, names: Sequence[str]) -> pa.Table:
     groups = [n for n, group in enumerate(opened.groups) if group.reaches(wanted.box)]
     return rows_within(opened.read(groups, [*names, TIME, DIFF], as_of=wanted.as_of), wanted.box)
 

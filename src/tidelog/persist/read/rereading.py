@@ -49,6 +49,6 @@ async def reread(
 def overtaken() -> ReadOvertaken:
     """Return the error of a read whose parts are deleted faster than it reads them."""
     return ReadOvertaken(
-        "a merge and a collection deleted objects before the read reached them: read again, or "
-        "collect later (tidelog collect --after)"
+        "a merge and a collector deleted objects before the read reached them: read again, or "
+        "collect later ('tidelog collect --grace', in Python after_us=)"
     )

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidelog.core.arguments import check_kind, check_names, quoted
+from tidelog.core.arguments import check_kind, check_names, joined_names, quoted
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.format.bounds import Box
 from tidelog.persist.format.part import int64_array, int64_of
@@ -85,7 +85,7 @@ def _limit_of(limit: SupportsIndex, what: str) -> int:
 
 def _known(name: object, names: Sequence[str]) -> str:
     if not isinstance(name, str) or name not in names:
-        raise UsageError(f"no column named {quoted(name)}: the columns are {', '.join(names)}")
+        raise UsageError(f"no column named {quoted(name)}: the columns are {joined_names(names)}")
     return name
 
 
@@ -171,7 +171,9 @@ def check_multiplicity(contents: pa.Table, name: str) -> None:
     diffs = int64_of(contents, DIFF)
     if len(diffs) and diffs.min() < 0:
         raise CorruptionError(
-            "a row of the collection has a negative count: more copies were retracted than added",
+            "a row of the collection has a negative count, because more copies were removed than "
+            "added: scrub the collection; if it is whole, correct the program that wrote these "
+            "diffs",
             name=name,
         )
 

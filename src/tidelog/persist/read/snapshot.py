@@ -9,18 +9,25 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 
 from tidelog.core.arguments import check_kind, check_whole
+from tidelog.core.frames import duckdb_relation, pandas_frame, polars_frame
 from tidelog.core.ids import ShardId
-from tidelog.errors import AsOfBeforeSince, PartMissing, UsageError
+from tidelog.errors import PartMissing, UsageError
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import accumulate, sum_up
 from tidelog.persist.read.by_spark import spark_room
-from tidelog.persist.read.contents import IN_MEMORY_BYTES, ContentsReader, Way, choose_way
+from tidelog.persist.read.contents import (
+    IN_MEMORY_BYTES,
+    ContentsReader,
+    Way,
+    choose_way,
+    divided,
+)
 from tidelog.persist.read.reader import PartReader, Split, plan_splits
 from tidelog.persist.read.rereading import READS_MAX, overtaken, reread
 from tidelog.persist.read.selection import CheckedSelection, check_rows_count, each_row
@@ -28,8 +35,10 @@ from tidelog.persist.read.spilled_rows import MEMORY_BYTES
 from tidelog.persist.states.state import State
 
 if TYPE_CHECKING:
+    import duckdb
     from pyspark.sql import DataFrame, SparkSession
 
+T = TypeVar("T")
 BATCH_ROWS: Final = 65_536
 
 
@@ -53,7 +62,9 @@ class ShardSnapshot:
     location_url: str = ""
 
     def splits(self, count: int) -> list[Split]:
-        """Divide the snapshot into exactly ``count`` plain values, balanced by bytes.
+        """Divide the snapshot into exactly ``count`` plain values of about equal bytes.
+
+        They have updates: only the sum of all splits is the snapshot.
 
         Raises:
             UsageError: ``count`` is not a positive number, or the selection omits rows or columns.
@@ -91,8 +102,8 @@ class ShardSnapshot:
             return await self._consolidated()
         if self._is_as_written:
             return await self._current(_as_written)
-        if self.is_whole and self._is_small:
-            found = [await self._current(_at_once)]
+        if self.selection.predicate is None:
+            found = await self._current(_as_they_occur)
         else:
             found = [table async for table in self._tables(MEMORY_BYTES)]
         return await self.reader.clock.offload(lambda: self._each_row(found))
@@ -142,6 +153,36 @@ class ShardSnapshot:
                     for batch in rows.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
                         yield batch
 
+    async def to_pandas(self) -> Any:
+        """Return a pandas DataFrame of the rows that `to_arrow` returns.
+
+        Raises:
+            UsageError: pandas is not installed. All errors of `to_arrow`.
+        """
+        table = await self.to_arrow()
+        return await self.reader.clock.offload(lambda: pandas_frame(table))
+
+    async def to_polars(self) -> Any:
+        """Return a Polars DataFrame of the rows that `to_arrow` returns.
+
+        Raises:
+            UsageError: Polars is not installed. All errors of `to_arrow`.
+        """
+        return polars_frame(await self.to_arrow())
+
+    async def to_duckdb(
+        self, connection: duckdb.DuckDBPyConnection | None = None
+    ) -> duckdb.DuckDBPyRelation:
+        """Return a DuckDB relation over the rows, by default on the default connection.
+
+        So ``duckdb.sql`` finds it by the name of its variable. The relation keeps the rows, and
+        can be used for as long as its connection is open.
+
+        Raises:
+            UsageError: ``connection`` is not one of DuckDB. All errors of `to_arrow`.
+        """
+        return duckdb_relation(await self.to_arrow(), connection)
+
     async def to_spark(self, spark: SparkSession, *, hold: str | None = None) -> DataFrame:
         """Return the contents as a Spark DataFrame: the columns and ``_diff``. Nothing is read yet.
 
@@ -157,7 +198,7 @@ class ShardSnapshot:
         made: DataFrame = await spark_room("shard_frame").frame_of(spark, self, hold=hold)
         return made
 
-    async def _current(self, read: Callable[[ShardSnapshot], Awaitable[pa.Table]]) -> pa.Table:
+    async def _current(self, read: Callable[[ShardSnapshot], Awaitable[T]]) -> T:
         """Return the result of ``read`` on this snapshot, or on a newer plan of it."""
         snapshot = self
         for _ in range(READS_MAX):
@@ -198,6 +239,20 @@ async def _at_once(snapshot: ShardSnapshot) -> pa.Table:
     return await snapshot.reader.clock.offload(work)
 
 
+async def _as_they_occur(snapshot: ShardSnapshot) -> list[pa.Table]:
+    """Return the selected columns; only parts whose rows can meet others are consolidated."""
+    if snapshot.is_whole and snapshot._is_small:
+        return [await _at_once(snapshot)]
+    found: list[pa.Table] = []
+    contents = snapshot._contents(MEMORY_BYTES)
+    for is_plain, parts in divided(snapshot.parts, snapshot.schema):
+        if is_plain:
+            found.append(await contents.as_written(parts))
+        else:
+            found += [table async for table in contents.tables(parts)]
+    return found
+
+
 async def _as_written(snapshot: ShardSnapshot) -> pa.Table:
     """Return the selected columns as the parts store them, and decode no other columns."""
     if not snapshot._is_as_written:  # Planned again after a merge.
@@ -225,20 +280,3 @@ def start_after(states: Iterable[State], as_of: int) -> int | None:
         return None
     first = min(part.time_min for batch in earliest for part in batch.parts)
     return first if as_of < first else None
-
-
-def check_readable(state: State, as_of: int) -> None:
-    """Refuse a time that is below since.
-
-    Raises:
-        AsOfBeforeSince: the time is below since; the message has the earliest readable time.
-    """
-    if state.is_buried:
-        raise AsOfBeforeSince("the shard was dropped, so no time is readable")
-    if state.since is None:
-        raise AsOfBeforeSince("the shard has no readable time: its since is the empty frontier")
-    if as_of < state.since:
-        raise AsOfBeforeSince(
-            f"the time is no longer readable: the earliest readable time is {state.since}",
-            asked=as_of,
-        )

@@ -30,7 +30,7 @@ from tidelog.persist.format.parquet import encode_parquet
 from tidelog.persist.format.part import Part, decode_part
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.read.opened import PartOpener
-from tidelog.persist.read.pieces import Wanted
+from tidelog.persist.read.pieces import SnapshotQuery
 from tidelog.persist.read.sql_batches import tables_of
 from tidelog.rowhash import bucket_of, hash_rows
 
@@ -53,7 +53,7 @@ class SpilledRows:
     """
 
     opener: PartOpener
-    wanted: Wanted
+    wanted: SnapshotQuery
     memory_bytes: int = MEMORY_BYTES
 
     async def tables(self, parts: Sequence[Part]) -> AsyncGenerator[pa.Table, None]:

@@ -32,13 +32,13 @@ from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import DIFF, ShardSchema
 from tidelog.persist.format.updates import merge
 from tidelog.persist.read.opened import OpenPart, PartOpener, is_in_order
-from tidelog.persist.read.pieces import AHEAD_MAX, HELD_BYTES_MAX, Wanted
+from tidelog.persist.read.pieces import AHEAD_MAX, HELD_BYTES_MAX, SnapshotQuery
 
 REST_BYTES_MAX: Final = 64 * 1024 * 1024  # The limit for rows decoded too early.
 
 
 async def pieces_by_key(
-    parts: Sequence[Part], wanted: Wanted, opener: PartOpener
+    parts: Sequence[Part], wanted: SnapshotQuery, opener: PartOpener
 ) -> AsyncGenerator[pa.Table, None]:
     """Yield key, columns and ``_diff``, consolidated, in key order.
 
@@ -108,7 +108,7 @@ class Sweep:
     def __init__(
         self,
         parts: Sequence[Part],
-        wanted: Wanted,
+        wanted: SnapshotQuery,
         opener: Opens,
         names: list[str],
         *,

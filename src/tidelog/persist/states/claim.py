@@ -15,10 +15,12 @@ import msgspec
 
 from tidelog.core.frontier import TIME_MAX
 from tidelog.persist.states.batch import Batch
-from tidelog.persist.states.hold import CLOCKS_APART_US
 
 CLAIMED_BYTES: Final = 32 * 1024 * 1024
 CLAIM_US: Final = 300_000_000  # Plus one microsecond per byte.
+
+# The greatest assumed difference between the clocks of two machines.
+CLOCKS_APART_US: Final = 3_600_000_000
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidelog.core.frontier import Frontier
 from tidelog.errors import SchemaEvolved, SchemaIncompatible, ShardRegistered, UsageError
 from tidelog.machine.language import Decision
-from tidelog.persist.format.schema import ShardSchema, decode_schema, encode_schema, shard_schema
+from tidelog.persist.format.schema import ShardSchema, decode_schema, shard_schema
 from tidelog.persist.states.state import Diff, State
 
 ALLOWED = (
@@ -34,14 +34,16 @@ class EvolveVerdict(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Evolved:
+class EvolveResult:
     """The verdict, and the id of the shard's schema after it."""
 
     verdict: EvolveVerdict
     schema_id: int
 
 
-def decide_evolve(state: State, wanted: pa.Schema, expected: int | None) -> Decision[Diff, Evolved]:
+def decide_evolve(
+    state: State, wanted: pa.Schema, expected: int | None
+) -> Decision[Diff, EvolveResult]:
     """Decide to make ``wanted`` the schema, if the newest one's id is ``expected`` (None: any).
 
     Raises:
@@ -54,21 +56,22 @@ def decide_evolve(state: State, wanted: pa.Schema, expected: int | None) -> Deci
     newest = newest_schema(state)
     _check_nullable(wanted, newest)
     new = shard_schema(wanted, key=_kept_key(wanted, newest))
-    if encode_schema(new) == state.schema:
-        return Decision(Evolved(EvolveVerdict.ALREADY, state.schema_id))
+    if new.encoded == state.schema:
+        return Decision(EvolveResult(EvolveVerdict.ALREADY, state.schema_id))
     if expected is not None and expected != state.schema_id:
-        return Decision(Evolved(EvolveVerdict.MISMATCH, state.schema_id))
+        return Decision(EvolveResult(EvolveVerdict.MISMATCH, state.schema_id))
     if state.upper is None:
-        raise UsageError("the shard is finished, so its schema cannot change")
+        raise UsageError("the shard is finished, so its schema cannot change: create another shard")
     if state.registered.name:
         # A transaction that is not applied yet holds rows of the schema with which it began.
         raise ShardRegistered(
-            "a registered shard keeps its schema: forget it, evolve it, and register it again",
+            "a shard that is registered in transactions keeps its schema: forget it there, change "
+            "its schema, and register it again",
             transactions=state.registered.name,
         )
     check_successor(newest, new)
-    after = Evolved(EvolveVerdict.EVOLVED, state.schema_id + 1)
-    return Decision(after, Diff(schema=encode_schema(new)))
+    after = EvolveResult(EvolveVerdict.EVOLVED, state.schema_id + 1)
+    return Decision(after, Diff(schema=new.encoded))
 
 
 def check_successor(old: ShardSchema, new: ShardSchema) -> None:
@@ -176,7 +179,7 @@ def schema_to_write(state: State, wanted: ShardSchema | None) -> ShardSchema | N
     if not state.schema:
         return wanted
     if wanted is not None:
-        check_newest(state, encode_schema(wanted))
+        check_newest(state, wanted.encoded)
     return newest_schema(state)
 
 

@@ -3,6 +3,14 @@
 The since of a shard is the least time that a hold needs, and never goes back. It advances when a
 hold moves, but not when a hold ends. Otherwise, the end of several holds at once could remove times
 that a new reader is about to hold.
+
+A *critical* hold has a name and no expiry. Its owner may have a fencing token, which a later owner
+outbids with a greater one. The owner of a *leased* hold renews it. Another process ends it through
+consensus after it saw the same beat for the whole lease. That process measures by the time since
+the start of one machine, or by wall times less an hour. A *fixed-term* hold is never renewed.
+
+Correctness does not depend on leases. A reader whose lease is over finds its parts, or the same
+rows in newer parts, or gets an error.
 Source: persist, "Capabilities" and "Leasing"; design page 4, "Holds".
 """
 
@@ -10,21 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
 from tidelog.core.frontier import Frontier, join
-from tidelog.errors import UsageError
+from tidelog.errors import HoldExpired, HoldFenced, UsageError
 from tidelog.machine.language import Decision
-from tidelog.persist.states.hold import (
-    CLOCKS_APART_US,
-    Hold,
-    check_token,
-    find_hold,
-    find_lease,
-    least_since,
-)
-from tidelog.persist.states.state import Diff, Sighting, State
+from tidelog.persist.states.claim import CLOCKS_APART_US
+from tidelog.persist.states.state import Diff, Hold, Holds, Sighting, State, least_since
+
+HISTORY_HOLD: Final = "history"  # The hold of each shard that sets how much history it keeps.
 
 
 def decide_hold(
@@ -56,7 +60,7 @@ def decide_hold(
     return Decision(start, Diff(schema=founding, holds={name: hold}))
 
 
-def decide_downgrade(
+def decide_advance_hold(
     state: State, name: str, since: Frontier, *, token: int | None = None
 ) -> Decision[Diff, Frontier]:
     """Decide to advance a hold; the shard's since follows if this hold was the earliest.
@@ -95,7 +99,7 @@ def decide_move_back(
     return Decision(reached, Diff(holds={name: moved}))
 
 
-def decide_release(state: State, name: str, *, token: int | None = None) -> Decision[Diff, bool]:
+def decide_drop_hold(state: State, name: str, *, token: int | None = None) -> Decision[Diff, bool]:
     """Decide to drop a hold; the result is whether it existed. The shard's since stays.
 
     Raises:
@@ -105,6 +109,8 @@ def decide_release(state: State, name: str, *, token: int | None = None) -> Deci
     if found is None:
         return Decision(False)
     check_token(name, found, token)
+    # Since follows at the next move of another hold. Without any hold it would become empty here,
+    # and no time would be readable.
     return Decision(True, Diff(released=(name,)))
 
 
@@ -133,6 +139,7 @@ def decide_lease(state: State, lease: Lease) -> Decision[Diff, Frontier]:
         UsageError: the time is before since, or past upper.
     """
     if lease.name in state.holds:
+        # The name is unique, so an earlier try of this call placed the hold.
         return Decision(state.holds[lease.name].frontier)
     if state.since is None:
         return Decision(Frontier.empty())
@@ -162,7 +169,7 @@ def decide_renew(
     """
     found = find_lease(state.holds, name)
     if found.is_fixed:
-        raise UsageError("a hold of a fixed term cannot be renewed: place another hold", hold=name)
+        raise UsageError("a hold of a fixed term cannot be renewed: create another hold", hold=name)
     start = found.frontier if since is None else since
     check_not_past(start, state.upper_frontier)
     reached = found.seqno if seqno is None else max(seqno, found.seqno or 0)
@@ -212,6 +219,7 @@ def decide_watch(
             continue
         last = state.sightings.get(name)
         known = last if last is not None and last.beat == hold.beat else None
+        # After a renewal the beat is another one: the lease stays, and its length begins again.
         is_over = known is not None and watch.since_us(known) >= hold.lease_us
         if is_over or (name, hold.beat) in overdue:
             over.append(name)
@@ -258,7 +266,7 @@ def check_not_past(since: Frontier, upper: Frontier) -> None:
     """
     if not since.is_empty and not since <= upper:
         raise UsageError(
-            "a hold must not be past upper: give a time up to upper",
+            "a hold must not be past the shard's upper: choose an earlier time",
             asked=since,
             upper=upper,
         )
@@ -267,7 +275,7 @@ def check_not_past(since: Frontier, upper: Frontier) -> None:
 def _check_start(state: State, start: Frontier) -> None:
     if not state.since_frontier <= start:
         raise UsageError(
-            "a hold must not be below since: give a later time",
+            "a hold must not be before the shard's since: choose a later time",
             asked=start,
             since=state.since_frontier,
         )
@@ -284,3 +292,74 @@ def _moved(state: State, name: str, hold: Hold) -> Decision[Diff, Frontier]:
 def time_of(frontier: Frontier) -> int | None:
     """Return the time of a frontier; None for the empty frontier."""
     return None if frontier.is_empty else frontier.time
+
+
+def find_hold(holds: Holds, name: str, *, token: int | None) -> Hold:
+    """Return a hold if the owner of ``token`` (None: no token) may move it.
+
+    Raises:
+        UsageError: no such hold. HoldFenced: the hold has a newer owner.
+    """
+    hold = holds.get(name)
+    if hold is None:
+        raise UsageError("no hold has that name: create it first", hold=name)
+    check_token(name, hold, token)
+    return hold
+
+
+def check_token(name: str, hold: Hold, token: int | None) -> None:
+    """Refuse an owner whom a newer owner has fenced.
+
+    Raises:
+        HoldFenced: the hold has a greater token; the error has that token and the hold's since.
+    """
+    if hold.token and (token or 0) < hold.token:
+        raise HoldFenced(
+            "the hold has a newer owner: stop, or take the hold over with a greater token",
+            hold=name,
+            token=hold.token,
+            given=0 if token is None else token,
+            since=hold.frontier,
+        )
+
+
+def find_lease(holds: Holds, name: str) -> Hold:
+    """Return a leased hold.
+
+    Raises:
+        HoldExpired: the lease is over.
+    """
+    hold = holds.get(name)
+    if hold is None:
+        raise HoldExpired(
+            "the lease of this reader has ended, and a collector may have deleted the objects "
+            "that it held: open another reader, with a longer lease if reads are slow",
+            hold=name,
+        )
+    return hold
+
+
+class Beats:
+    """The beats of leases that this process has seen, and when it first saw each."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[int, int]] = {}
+
+    def overdue(self, holds: Holds, *, monotonic_us: int, now_us: int) -> list[tuple[str, int]]:
+        """Return the holds that may be ended, each with its current beat.
+
+        A hold may be ended if its beat did not change for its whole lease by our clock. It may also
+        be ended if its own clock and ours agree that it is over, by more than clocks may differ.
+        """
+        leased = {name: hold for name, hold in holds.items() if hold.lease_us}
+        self._seen = {n: seen for n, seen in self._seen.items() if n in leased}
+        found = []
+        for name, hold in leased.items():
+            beat, since_us = self._seen.get(name, (-1, 0))
+            if beat != hold.beat:
+                self._seen[name] = (hold.beat, monotonic_us)
+                since_us = monotonic_us
+            waited = monotonic_us - since_us >= hold.lease_us
+            if waited or now_us > hold.at_us + hold.lease_us + CLOCKS_APART_US:
+                found.append((name, hold.beat))
+        return found

@@ -1,5 +1,8 @@
-"""The state of a shard, and its changes, as immutable values.
+"""The state of a shard, and its changes, as immutable values; and their encoding.
 
+Shape: the encoding is a msgpack map of the fields. Unknown fields survive a round trip, so an older
+    tidelog can work next to a newer one. The unknown fields of maps are kept in ``extra``. Arrays
+    (batches, parts, commits) have a map of that name as their last element.
 Invariants: batches are in time order and never overlap. An interval without updates adds no batch
     and only raises upper. Since never goes back. Only appends and a drop change V over all
     batches.
@@ -8,17 +11,20 @@ Source: persist, "State" and "Incremental State".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
 
-from tidelog.core.frontier import Frontier
-from tidelog.errors import require
-from tidelog.persist.states.batch import Batch
+from tidelog.core.frontier import Frontier, meet
+from tidelog.errors import AsOfBeforeSince, UsageError, require
+from tidelog.machine.language import decoders_of, fields_of, made_of
+from tidelog.machine.lost import state_of_another
+from tidelog.persist.states.batch import Batch, Spine
 from tidelog.persist.states.claim import Claim, without_claims
-from tidelog.persist.states.hold import Hold
-from tidelog.persist.states.spine import Spine
 from tidelog.rowhash import RowSum
 
 # The newest 64, plus the commit before them, whose sum is the base of the oldest.
@@ -27,8 +33,66 @@ COMMITS_KEPT: Final = 65
 Token = tuple[str, int]  # The writer, and a number that rises with each of its writes.
 
 
+Holds = Mapping[str, "Hold"]
+
+
+class HoldKind(enum.Enum):
+    """The event that ends a hold without its owner."""
+
+    CRITICAL = "critical"  # None: only its owner ends it.
+    LEASED = "leased"  # A whole lease without a renewal.
+    FIXED = "fixed"  # The end of its term.
+
+
+class Hold(msgspec.Struct, frozen=True, array_like=True):
+    """One hold: it keeps the times since ``since`` distinct, and states since ``seqno`` readable.
+
+    Units: ``lease_us`` in microseconds, 0 for a critical hold; ``at_us`` is the wall time of the
+        last beat, by the owner's clock.
+    Shape: ``seqno`` is None if the hold keeps no objects except those of the newest state.
+    """
+
+    since: int | None
+    token: int = 0
+    lease_us: int = 0
+    is_fixed: bool = False
+    beat: int = 0
+    at_us: int = 0
+    seqno: int | None = None
+    purpose: str = ""
+    extra: dict[str, Any] = {}
+
+    @property
+    def kind(self) -> HoldKind:
+        if not self.lease_us:
+            return HoldKind.CRITICAL
+        return HoldKind.FIXED if self.is_fixed else HoldKind.LEASED
+
+    @property
+    def frontier(self) -> Frontier:
+        return Frontier.of(self.since)
+
+    @property
+    def until_us(self) -> int | None:
+        """The wall time, by the owner's clock, at which the hold ends without a renewal."""
+        return self.at_us + self.lease_us if self.lease_us else None
+
+
+def least_since(holds: Holds) -> Frontier:
+    """Return the earliest time that a hold needs; the empty frontier if there are no holds."""
+    return meet(hold.frontier for hold in holds.values())
+
+
+def least_seqno(holds: Holds) -> int | None:
+    """Return the earliest seqno that a hold needs; None if no hold needs one."""
+    return min((h.seqno for h in holds.values() if h.seqno is not None), default=None)
+
+
 class Commit(msgspec.Struct, frozen=True, array_like=True):
-    """A recent move of upper: its writer and interval, and T of all updates below ``upper``."""
+    """A recent move of upper: its writer and interval, and T of all updates below ``upper``.
+
+    Shape: ``is_moved`` is in ``extra``, which an older version preserves.
+    """
 
     writer: str
     number: int
@@ -37,8 +101,13 @@ class Commit(msgspec.Struct, frozen=True, array_like=True):
     sum_t: bytes
     extra: dict[str, Any] = {}
 
+    @property
+    def is_moved(self) -> bool:
+        """True if the times of some updates differ from those in T; see `format.part.part_at`."""
+        return bool(self.extra.get("is_moved", False))
 
-class Retired(msgspec.Struct, frozen=True, array_like=True):
+
+class FormerSchema(msgspec.Struct, frozen=True, array_like=True):
     """A former schema of the shard; it was the newest until the shard's upper was ``upper``."""
 
     schema: bytes
@@ -66,7 +135,7 @@ class Sighting(msgspec.Struct, frozen=True, array_like=True):
         return int(self.extra.get("monotonic_us", 0))
 
 
-class Registered(msgspec.Struct, frozen=True, array_like=True):
+class Registration(msgspec.Struct, frozen=True, array_like=True):
     """The transaction shard in which a shard is registered ("": none).
 
     ``number`` counts the registrations.
@@ -99,10 +168,10 @@ class Totals(msgspec.Struct, frozen=True, array_like=True):
 
 _NONE: Final = Spine()
 _NOTHING: Final = Totals()
-_UNREGISTERED: Final = Registered()
+_UNREGISTERED: Final = Registration()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class State:
     """The state of a shard.
 
@@ -112,7 +181,7 @@ class State:
     """
 
     schema: bytes = b""
-    retired: tuple[Retired, ...] = ()
+    retired: tuple[FormerSchema, ...] = ()
     since: int | None = 0
     upper: int | None = 0
     batches: Spine = _NONE
@@ -124,24 +193,45 @@ class State:
     totals: Totals = _NOTHING
     write_epoch: int = 0
     claims: tuple[Claim, ...] = ()
-    registered: Registered = _UNREGISTERED
+    registered: Registration = _UNREGISTERED
     extra: dict[str, Any] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def since_frontier(self) -> Frontier:
         return Frontier.of(self.since)
 
-    @property
+    @cached_property
     def upper_frontier(self) -> Frontier:
         return Frontier.of(self.upper)
 
     @property
-    def is_buried(self) -> bool:
+    def is_dropped(self) -> bool:
         """Return True if since and upper are empty: the shard takes no writes and no reads.
 
         A drop does that, and so does a hold that moves to the end of a finished shard.
         """
         return self.since is None and self.upper is None
+
+    def check_readable(self, as_of: int) -> None:
+        """Refuse a time that is below since.
+
+        Raises:
+            AsOfBeforeSince: the time is below since; the message has the earliest readable time.
+        """
+        if self.is_dropped:
+            raise AsOfBeforeSince(
+                "the shard was dropped, so no time is readable: read another shard"
+            )
+        if self.since is None:
+            raise AsOfBeforeSince(
+                "the shard has no readable time, because it is finished and holds keep none of its "
+                "times: read another shard"
+            )
+        if as_of < self.since:
+            raise AsOfBeforeSince(
+                f"the time is no longer readable: the earliest readable time is {self.since}",
+                asked=as_of,
+            )
 
     @property
     def schema_id(self) -> int:
@@ -156,7 +246,7 @@ class State:
         return RowSum.zero() if untouched else None
 
 
-class Merged(msgspec.Struct, frozen=True, array_like=True):
+class BatchMerge(msgspec.Struct, frozen=True, array_like=True):
     """Adjacent batches, by their digests, and the batch that replaces them.
 
     Shape: ``batch`` is None if no update is left. ``vanished`` are the paths of parts that are no
@@ -182,13 +272,14 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sightings: dict[str, Sighting] = {}
     batch: Batch | None = None
     sum_t: bytes = bytes(16)
+    is_moved: bool = False
     token: Token | None = None
     named: bool = False
     dropped_writers: tuple[str, ...] = ()
-    merged: Merged | None = None
+    merged: BatchMerge | None = None
     write_epoch: int | None = None
     claims: tuple[Claim, ...] | None = None
-    registered: Registered | None = None
+    registered: Registration | None = None
     extra: dict[str, Any] = {}
 
 
@@ -198,10 +289,11 @@ def apply_diff(state: State, diff: Diff) -> State:
     if diff.schema is not None:
         changed["schema"] = diff.schema
         if state.schema:
-            changed["retired"] = (*state.retired, Retired(state.schema, state.upper or 0))
+            changed["retired"] = (*state.retired, FormerSchema(state.schema, state.upper or 0))
     if diff.holds or diff.released:
         held = {**state.holds, **diff.holds}
         changed["holds"] = {name: at for name, at in held.items() if name not in diff.released}
+    # The sightings of ended leases go too. Otherwise each reader would leave one in the state.
     if diff.sightings or (diff.released and state.sightings):
         held = changed.get("holds", state.holds)
         seen = {**state.sightings, **diff.sightings}
@@ -221,7 +313,7 @@ def apply_diff(state: State, diff: Diff) -> State:
         changed["claims"] = diff.claims
     if diff.registered is not None:
         changed["registered"] = diff.registered
-    return _replace(state, changed)
+    return replace(state, **changed)
 
 
 def _advance(state: State, diff: Diff, upper: int | None) -> dict[str, Any]:
@@ -230,7 +322,8 @@ def _advance(state: State, diff: Diff, upper: int | None) -> dict[str, Any]:
     writer, number = diff.token or ("", 0)
     was = state.totals
     sum_t = (RowSum.from_bytes(was.sum_t) + RowSum.from_bytes(diff.sum_t)).to_bytes()
-    commit = Commit(writer, number, state.upper or 0, upper, sum_t)
+    more = {"is_moved": True} if diff.is_moved else {}
+    commit = Commit(writer, number, state.upper or 0, upper, sum_t, more)
     commits = (*state.commits, commit)
     changed: dict[str, Any] = {
         "upper": upper,
@@ -245,7 +338,7 @@ def _advance(state: State, diff: Diff, upper: int | None) -> dict[str, Any]:
     return changed
 
 
-def _merge(state: State, merged: Merged) -> dict[str, Any]:
+def _merge(state: State, merged: BatchMerge) -> dict[str, Any]:
     old = state.batches.within(merged.lower, merged.upper)
     new = () if merged.batch is None else (merged.batch,)
     return {
@@ -281,10 +374,99 @@ def _counted(
     )
 
 
-def _replace(state: State, changed: dict[str, Any]) -> State:
-    return State(
-        **{
-            name: changed[name] if name in changed else getattr(state, name)
-            for name in State.__dataclass_fields__
+# A registered shard can have parts whose times the state moves (`format.part.part_at`). Versions up
+# to format 2 would read the times in the bytes, so they must refuse such a state.
+FORMAT: Final = 3
+_FORMAT_OF_STORED_TIMES: Final = 2
+_STATE: Final[dict[str, Any]] = {
+    "format": int,
+    "schema": bytes,
+    "retired": tuple[FormerSchema, ...],
+    "since": int | None,
+    "upper": int | None,
+    "batches": tuple[Batch, ...],
+    "holds": dict[str, Hold],
+    "sightings": dict[str, Sighting],
+    "writers": dict[str, LastWrite],
+    "commits": tuple[Commit, ...],
+    "commits_forgotten": bool,
+    "totals": Totals,
+    "write_epoch": int,
+    "claims": tuple[Claim, ...],
+    "registered": Registration,
+}
+_DIFF: Final[dict[str, Any]] = {
+    "schema": bytes | None,
+    "upper": tuple[int | None] | None,
+    "since": tuple[int | None] | None,
+    "holds": dict[str, Hold],
+    "released": tuple[str, ...],
+    "sightings": dict[str, Sighting],
+    "batch": Batch | None,
+    "sum_t": bytes,
+    "is_moved": bool,
+    "token": Token | None,
+    "named": bool,
+    "dropped_writers": tuple[str, ...],
+    "merged": BatchMerge | None,
+    "write_epoch": int | None,
+    "claims": tuple[Claim, ...] | None,
+    "registered": Registration | None,
+}
+_STATE_FIELDS: Final = decoders_of(_STATE)
+_DIFF_FIELDS: Final = decoders_of(_DIFF)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLanguage:
+    """The rules of shards' states; with ``shard``, a change must not name another shard's parts."""
+
+    shard: str = ""
+
+    def initial(self) -> State:
+        return State()
+
+    def apply(self, state: State, diff: Diff) -> State:
+        return apply_diff(state, diff)
+
+    def encode_diff(self, diff: Diff) -> bytes:
+        fields = {
+            name: getattr(diff, name) for name in _DIFF if getattr(diff, name) != _ABSENT.get(name)
         }
-    )
+        return msgspec.msgpack.encode({**diff.extra, **fields})
+
+    def decode_diff(self, data: bytes) -> Diff:
+        found, extra = fields_of(data, _DIFF_FIELDS)
+        diff = made_of(Diff, {**found, "extra": extra})
+        if self.shard and diff.batch is not None:
+            for part in diff.batch.parts:
+                if part.path is not None and not part.path.startswith(f"shard/{self.shard}/"):
+                    raise state_of_another(self.shard)
+        return diff
+
+    def encode_state(self, state: State) -> bytes:
+        fields = {name: getattr(state, name) for name in _STATE if name != "format"}
+        fields["batches"] = tuple(state.batches)
+        if not state.sightings:
+            del fields["sightings"]  # The bytes are then those of a version without this field.
+        form = FORMAT if state.registered.number else _FORMAT_OF_STORED_TIMES
+        return msgspec.msgpack.encode({**state.extra, "format": form, **fields})
+
+    def decode_state(self, data: bytes) -> State:
+        found, extra = fields_of(data, _STATE_FIELDS)
+        form = found.pop("format", 0)
+        if form > FORMAT:
+            raise UsageError(
+                "a newer tidelog wrote this shard: upgrade tidelog to use it", format=form
+            )
+        found["batches"] = Spine.of(found.get("batches", ()))
+        return made_of(State, {**found, "extra": extra})
+
+    def vanished(self, diff: Diff) -> Sequence[str]:
+        return () if diff.merged is None else diff.merged.vanished
+
+    def seqno_since(self, state: State) -> int | None:
+        return least_seqno(state.holds)
+
+
+_ABSENT: Final[dict[str, Any]] = {name: getattr(Diff(), name) for name in _DIFF}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tidelog.core.frontier import Frontier
+from tidelog.core.ids import TABLES
 from tidelog.errors import (
     DataDiffers,
     OutcomeUnknown,
@@ -26,7 +27,7 @@ from tidelog.persist.format.part import Part, epoch_of
 from tidelog.persist.states.batch import Batch, make_batch
 from tidelog.persist.states.evolution import check_newest, evolved, schema_id_at
 from tidelog.persist.states.holding import moved_by_append, time_of
-from tidelog.persist.states.state import Commit, Diff, Merged, Registered, State, Token
+from tidelog.persist.states.state import BatchMerge, Commit, Diff, Registration, State, Token
 from tidelog.rowhash import RowSum
 
 
@@ -39,13 +40,13 @@ class Verdict(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class AppendResult:
     """The verdict, and the shard's upper after it."""
 
     verdict: Verdict
     upper: Frontier
 
-    def landed(self, *, expected: Frontier) -> Appended:
+    def landed(self, *, expected: Frontier) -> AppendResult:
         """Return this result if the write is stored; ``expected`` is the upper that it expected.
 
         Raises:
@@ -54,16 +55,19 @@ class Appended:
         if self.verdict is not Verdict.MISMATCH:
             return self
         if self.upper.is_empty:
-            why = "the shard is finished and accepts no updates; nothing was appended"
+            why = (
+                "the shard is finished and accepts no updates, and nothing was appended: append to "
+                "another shard"
+            )
         elif self.upper < expected:
             why = (
-                "the shard's upper is below the expected upper, and nothing was appended: append "
-                "from its upper"
+                "the shard's upper is below the expected upper, and nothing was appended: pass "
+                "the shard's upper as the expected one"
             )
         else:
             why = (
                 "an earlier call or another writer moved the upper past the expected one, and "
-                "nothing was appended: read the updates since then, and append from the upper"
+                "nothing was appended: read the updates since then, and append after them"
             )
         raise UpperMismatch(why, upper=self.upper, expected=expected)
 
@@ -96,21 +100,21 @@ def check_interval(lower: Frontier, upper: Frontier, *, rows: int) -> None:
     """
     if not lower <= upper:
         raise UsageError(
-            "lower is past upper, and the times before lower are complete: give a greater upper",
+            "lower is past upper, and the times before lower are complete: pass a greater upper",
             lower=lower,
             upper=upper,
         )
     if rows and lower == upper:
         raise UsageError(
-            "an empty interval cannot have updates: give an upper past their times",
+            "an empty interval cannot have updates: pass an upper past their times",
             lower=lower,
             upper=upper,
         )
 
 
 def decide_append(
-    state: State, command: CompareAndAppend, *, by: Registered | None = None
-) -> Decision[Diff, Appended]:
+    state: State, command: CompareAndAppend, *, by: Registration | None = None
+) -> Decision[Diff, AppendResult]:
     """Decide a compare_and_append; ``by`` is the registration of the transaction shard that writes.
 
     Raises:
@@ -134,24 +138,27 @@ def decide_append(
     if by is None:
         check_unregistered(state)
     if command.expected_upper != state.upper_frontier or state.upper is None:
-        return Decision(Appended(Verdict.MISMATCH, state.upper_frontier))
+        return Decision(AppendResult(Verdict.MISMATCH, state.upper_frontier))
+    # After the check of upper: a write that does not land names no parts.
     check_epochs(state.write_epoch, command.parts)
     # A reader may already have placed a hold, to read from the beginning.
     first = command.first_holds if state.upper == 0 and not state.commits else {}
     holds, since = moved_by_append(state, {**first, **command.holds}, command.upper)
+    # An empty interval changes nothing, so it needs no record, and a retry of it is harmless.
     if command.upper == command.expected_upper and not holds:
-        return Decision(Appended(Verdict.COMMITTED, state.upper_frontier))
+        return Decision(AppendResult(Verdict.COMMITTED, state.upper_frontier))
     diff = Diff(
         schema=None if state.schema else command.schema,
         upper=(time_of(command.upper),),
         batch=_batch_of(command, state.schema_id),
         sum_t=sum_t,
+        is_moved=any(part.stored_time is not None for part in command.parts),
         token=command.token,
         named=command.named,
         holds=holds,
         since=since,
     )
-    return Decision(Appended(Verdict.COMMITTED, command.upper), diff)
+    return Decision(AppendResult(Verdict.COMMITTED, command.upper), diff)
 
 
 def check_times(parts: Sequence[Part], lower: Frontier, upper: Frontier) -> None:
@@ -164,7 +171,8 @@ def check_times(parts: Sequence[Part], lower: Frontier, upper: Frontier) -> None
     for part in parts:
         if lower.passed(part.time_min) or not upper.passed(part.time_max):
             raise UsageError(
-                "a part's times are outside the interval of the write",
+                "a part's times are outside the interval of the write: pass a lower and an upper "
+                "around them",
                 least=part.time_min,
                 greatest=part.time_max,
                 lower=lower,
@@ -188,7 +196,7 @@ def sum_t_of(parts: Sequence[Part]) -> bytes:
     return total.to_bytes()
 
 
-def decide_retry(state: State, command: CompareAndAppend, *, sum_t: bytes) -> Appended | None:
+def decide_retry(state: State, command: CompareAndAppend, *, sum_t: bytes) -> AppendResult | None:
     """Return the result of a token that was committed before; None if it was not committed.
 
     This is decided first, because the shard's columns may have changed. ``sum_t`` is T of the
@@ -209,7 +217,8 @@ def decide_retry(state: State, command: CompareAndAppend, *, sum_t: bytes) -> Ap
         last = state.writers[writer]
         if number < last.number:
             raise OutcomeUnknown(
-                "the writer has made a newer write since: read the shard instead",
+                "the writer has made a newer write since, so the outcome of this one is not "
+                "recorded: read the shard to find out whether it has the updates",
                 writer=writer,
                 number=number,
                 newest=last.number,
@@ -218,7 +227,7 @@ def decide_retry(state: State, command: CompareAndAppend, *, sum_t: bytes) -> Ap
         # same, but its updates differ, so compare their sums.
         is_told = (last.number, last.upper) == (number, time_of(command.upper))
         if is_told and last.sum_t == sum_t:
-            return Appended(Verdict.ALREADY, Frontier.of(last.upper))
+            return AppendResult(Verdict.ALREADY, Frontier.of(last.upper))
         return None
     for commit in reversed(state.commits):
         if (commit.writer, commit.number) != (writer, number):
@@ -234,7 +243,7 @@ def decide_retry(state: State, command: CompareAndAppend, *, sum_t: bytes) -> Ap
                 raise reused(command.token, *stored)
         elif not _is_of(commit, command) or not _has_sum(state, commit, command, sum_t):
             continue
-        return Appended(Verdict.ALREADY, Frontier.of(commit.upper))
+        return AppendResult(Verdict.ALREADY, Frontier.of(commit.upper))
     behind = command.expected_upper < state.upper_frontier
     if command.fresh or not behind or not state.commits_forgotten:
         return None
@@ -243,7 +252,8 @@ def decide_retry(state: State, command: CompareAndAppend, *, sum_t: bytes) -> Ap
     is_empty = command.expected_upper == command.upper
     if command.expected_upper < oldest or (is_empty and command.expected_upper == oldest):
         raise OutcomeUnknown(
-            "the write is so old that its token may have been forgotten: read the shard instead",
+            "the write is so old that its token may no longer be recorded: read the shard to find "
+            "out whether it has the updates",
             writer=writer,
             expected_upper=command.expected_upper,
             oldest=oldest,
@@ -261,8 +271,8 @@ def check_same_interval(
     """
     if stored != given:
         raise UsageError(
-            "an earlier write of another interval used the token, and nothing was appended: give "
-            "each write its own token",
+            "an earlier write of another interval used the token, and nothing was appended: pass "
+            "a new token for each write",
             token=token,
             stored=" to ".join(map(str, stored)),
             given=" to ".join(map(str, given)),
@@ -272,8 +282,8 @@ def check_same_interval(
 def reused(token: Token, lower: Frontier, upper: Frontier) -> DataDiffers:
     """Return the error for a write whose token belongs to a stored write of other updates."""
     return DataDiffers(
-        "an earlier write of other updates used the token, and nothing was appended: give each "
-        "write its own token",
+        "an earlier write of other updates used the token, and nothing was appended: pass a new "
+        "token for each write",
         token=token,
         lower=lower,
         upper=upper,
@@ -295,7 +305,8 @@ def _has_sum(state: State, commit: Commit, command: CompareAndAppend, sum_t: byt
     stored = difference(state, lower, Frontier.of(commit.upper))
     if stored is None:
         raise OutcomeUnknown(
-            "the write is so old that its token may have been forgotten: read the shard instead",
+            "the write is so old that its token may no longer be recorded: read the shard to find "
+            "out whether it has the updates",
             writer=commit.writer,
             expected_upper=lower,
         )
@@ -306,13 +317,13 @@ def _schema_at(state: State, time: int) -> bytes:
     return (*(one.schema for one in state.retired), state.schema)[schema_id_at(state, time)]
 
 
-def check_not_finalized(state: State) -> None:
+def check_not_dropped(state: State) -> None:
     """Refuse a write to a shard whose since and upper are empty, as after a drop.
 
     Raises:
         UsageError: the shard was dropped.
     """
-    if state.is_buried:
+    if state.is_dropped:
         raise UsageError("the shard was dropped and accepts no updates: append to another shard")
 
 
@@ -323,6 +334,10 @@ def check_unregistered(state: State) -> None:
         ShardRegistered: the shard is registered.
     """
     name = state.registered.name
+    if name == TABLES:
+        raise ShardRegistered(
+            "the shard belongs to a table, so only its table can write it: lake.table(name)"
+        )
     if name:
         raise ShardRegistered(
             f"the shard is registered in the transactions {name!r}: write to it in a transaction, "
@@ -375,8 +390,8 @@ def decide_epoch(state: State, known: int) -> Decision[Diff, int]:
     return Decision(known + 1, Diff(write_epoch=known + 1))
 
 
-def decide_tombstone(state: State) -> Decision[Diff, int]:
-    """Decide to finalize a shard: no writes, no readable time, no parts.
+def decide_drop(state: State) -> Decision[Diff, int]:
+    """Decide to drop a shard: no writes, no readable time, no parts.
 
     The result is the number of objects that vanish.
     """
@@ -386,7 +401,7 @@ def decide_tombstone(state: State) -> Decision[Diff, int]:
     batches = list(state.batches)
     paths = [part.path for batch in batches for part in batch.parts]
     vanished = tuple(path for path in paths if path is not None)
-    merged = Merged(
+    merged = BatchMerge(
         lower=batches[0].lower if batches else 0,
         upper=None,
         inputs=tuple(batch.digest for batch in batches),
@@ -397,13 +412,23 @@ def decide_tombstone(state: State) -> Decision[Diff, int]:
         upper=None if state.upper is None else (None,),
         since=None if state.since is None else (None,),
         released=tuple(state.holds),
-        token=("tombstone", 0),
+        token=("tombstone", 0),  # Each advance of upper names its writer.
         merged=merged if batches else None,
     )
     return Decision(len(vanished), diff)
 
 
 def difference(state: State, lower: Frontier, upper: Frontier) -> RowSum | None:
-    """Return T of the updates in ``[lower, upper)``; None unless both are remembered uppers."""
+    """Return T of the updates in ``[lower, upper)``; None unless both are remembered uppers.
+
+    The result is also None if a transaction moved the times of some of these updates.
+    """
+    for commit in state.commits:
+        if (
+            commit.is_moved
+            and lower < Frontier.of(commit.upper)
+            and Frontier.at(commit.lower) < upper
+        ):
+            return None
     above, below = state.sum_at(upper), state.sum_at(lower)
     return None if above is None or below is None else above - below

@@ -1,25 +1,41 @@
 """Committing: write the parts of each shard, then commit them in one change of the transactions.
 
+The commit is stored as soon as that change is. The shards get their parts later: see `applied`.
 Source: design page 4, "Several shards at one time".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Final, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
-from tidelog.core.clock import run_all
-from tidelog.core.frontier import Frontier
+from tidelog.core.arguments import check_kind
+from tidelog.core.clock import backoff_us, run_all, wall_us
+from tidelog.core.frontier import TIME_MAX, Frontier, check_time
 from tidelog.core.ids import new_writer_id
-from tidelog.errors import NotRegistered, OutcomeUnknown, PartsSwept, UsageError
-from tidelog.persist.format.schema import ShardSchema
+from tidelog.errors import (
+    LocationError,
+    NotRegistered,
+    Outcome,
+    OutcomeUnknown,
+    PartsSwept,
+    UsageError,
+)
+from tidelog.persist.format.part import int64_array
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.format.updates import prepare_updates
 from tidelog.persist.handle.appending import WRITES_MAX, sum_by_stored_schema
-from tidelog.persist.states.state import Registered, Token
-from tidelog.persist.states.transition import Appended
+from tidelog.persist.handle.shard import INLINE_STATE_BYTES_MAX
+from tidelog.persist.states.state import Registration, Token
+from tidelog.persist.states.transition import AppendResult, Verdict
+from tidelog.persist.transactions.applying import waiting_bytes
+from tidelog.persist.transactions.next_time import CommitNext, Reads, decide_next, known_result
+from tidelog.persist.transactions.port import TransactionsHandle
 from tidelog.persist.transactions.transition import (
     CommitTransaction,
     TableParts,
@@ -30,23 +46,116 @@ from tidelog.persist.transactions.transition import (
     table_of,
 )
 
-if TYPE_CHECKING:
-    from tidelog.persist.transactions.transactions import Transactions
+R = TypeVar("R")
+LOST_TRIES: Final = 4
+SMALL_BYTES: Final = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextTime:
+    """A commit at the next time from ``earliest``; ``reads`` and ``named`` as in `CommitNext`.
+
+    ``is_retry`` states that an earlier call may have committed the token.
+    """
+
+    earliest: int
+    token: Token
+    known_upper: int
+    named: bool = False
+    is_retry: bool = False
+    reads: Reads | None = None
 
 
 async def commit(
-    transactions: Transactions,
+    transactions: TransactionsHandle,
     updates: Mapping[str, pa.Table],
     lower: Frontier,
     upper: Frontier,
     token: Token | None,
-    *,
-    keeps_digest: bool,
-) -> Appended:
+) -> AppendResult:
     """Write the parts of each shard, and commit all or none; see `compare_and_append`."""
-    attempt = partial(
-        _try, transactions, updates, lower, upper, token=token, keeps_digest=keeps_digest
+
+    async def attempt() -> AppendResult:
+        command = CommitTransaction(
+            writes=await _written(transactions, updates, lower, upper),
+            expected_upper=lower.time,
+            upper=upper.time,
+            token=token or (new_writer_id(transactions.clock), 0),
+            fresh=token is None,
+            keeps_digest=token is not None,
+            applied=transactions.seen(),
+        )
+        return await transactions.decide(lambda state: decide_commit(state, command))
+
+    return await _with_new_parts(transactions, updates, attempt)
+
+
+async def commit_rows(
+    transactions: TransactionsHandle, updates: Mapping[str, pa.Table], time: int, request: NextTime
+) -> AppendResult:
+    """Write parts of updates at ``time``, and commit them at the next time."""
+    lower, upper = Frontier.at(time), Frontier.at(time + 1)
+
+    async def attempt() -> AppendResult:
+        writes = await _written(transactions, updates, lower, upper)
+        return await commit_written(transactions, writes, request)
+
+    try:
+        return await _with_new_parts(transactions, updates, attempt)
+    except (UsageError, NotRegistered, PartsSwept):
+        # An earlier call may have committed the token, and its shard may be forgotten or have other
+        # columns since.
+        if not (request.named or request.is_retry):
+            raise
+        state = await transactions.refresh()
+        known = known_result(state, request.token, named=request.named)
+        if known is None:
+            raise
+        return known
+
+
+async def commit_written(
+    transactions: TransactionsHandle, writes: Mapping[str, TableParts], request: NextTime
+) -> AppendResult:
+    """Commit parts at the next time. If the answer is lost, read it back by the token.
+
+    Raises:
+        LocationError: the store failed at every try; ``outcome`` states whether the commit may be
+            stored.
+    """
+    fresh = not (request.named or request.is_retry)
+    command = CommitNext(
+        writes=writes,
+        earliest=request.earliest,
+        token=request.token,
+        known_upper=request.known_upper,
+        named=request.named,
+        fresh=fresh,
+        reads=request.reads,
+        applied=transactions.seen(),
     )
+    for attempt in range(LOST_TRIES):
+        try:
+            done = await transactions.decide(partial(decide_next, command=command))
+        except (LocationError, OutcomeUnknown) as error:
+            if error.outcome is not Outcome.UNKNOWN or attempt == LOST_TRIES - 1:
+                raise
+            # The change may be stored, or may land later. The same token lands at most once.
+            command = replace(command, fresh=False)
+            await transactions.clock.sleep(backoff_us(attempt, transactions.clock))
+            continue
+        if fresh and done.verdict is Verdict.ALREADY:
+            return AppendResult(Verdict.COMMITTED, done.upper)
+        return done
+    raise AssertionError("the last try returns or raises")
+
+
+async def _with_new_parts(
+    transactions: TransactionsHandle,
+    updates: Mapping[str, pa.Table],
+    attempt: Callable[[], Awaitable[R]],
+) -> R:
+    """Write and commit; write again if the parts are of an earlier epoch or registration."""
     for _ in range(WRITES_MAX - 1):
         try:
             return await attempt()
@@ -58,34 +167,22 @@ async def commit(
     return await attempt()
 
 
-async def _try(
-    transactions: Transactions,
+async def _written(
+    transactions: TransactionsHandle,
     updates: Mapping[str, pa.Table],
     lower: Frontier,
     upper: Frontier,
-    *,
-    token: Token | None,
-    keeps_digest: bool,
-) -> Appended:
+) -> dict[str, TableParts]:
+    """Write the parts of all shards."""
     if not all(name in transactions.state.tables for name in updates):
         await transactions.refresh()
     names = [name for name, table in updates.items() if table.num_rows]
     work = [partial(write_parts, transactions, name, updates[name], lower, upper) for name in names]
-    written = await run_all(work, at_once=8)
-    command = CommitTransaction(
-        writes=dict(zip(names, written, strict=True)),
-        expected_upper=lower.time,
-        upper=upper.time,
-        token=token or (new_writer_id(transactions.clock), 0),
-        fresh=token is None,
-        keeps_digest=keeps_digest,
-        applied=transactions.seen(),
-    )
-    return await transactions.machine.commit(lambda state: decide_commit(state, command))
+    return dict(zip(names, await run_all(work, at_once=8), strict=True))
 
 
 async def check_retry(
-    transactions: Transactions,
+    transactions: TransactionsHandle,
     updates: Mapping[str, pa.Table],
     lower: Frontier,
     upper: Frontier,
@@ -112,18 +209,19 @@ async def check_retry(
         except UsageError as error:
             raise OutcomeUnknown(
                 "a stored transaction has this token, but its rows for the shard "
-                f"{called(name)!r} cannot be compared: read the shards instead ({error})",
+                f"{called(name)!r} cannot be compared ({error}): read the shards to find out "
+                "whether they have its rows",
                 token=token,
             ) from error
     check_same_updates(transactions.state, token, sums)
 
 
 async def write_parts(
-    transactions: Transactions, name: str, updates: pa.Table, lower: Frontier, upper: Frontier
+    transactions: TransactionsHandle, name: str, updates: pa.Table, lower: Frontier, upper: Frontier
 ) -> TableParts:
     """Write the parts of one shard; they have no effect before the commit."""
     table, shard = table_of(transactions.state, name), transactions.shard(name)
-    registered = Registered(transactions.name, table.number)
+    registered = Registration(transactions.name, table.number)
     if shard.state.registered != registered:
         await shard.refresh()
     if shard.state.registered != registered:
@@ -131,8 +229,45 @@ async def write_parts(
             f"the shard {called(name)!r} is no longer registered: register it first"
         )
     schema: ShardSchema = shard.written_schema()
-    ready = await transactions.clock.offload(
-        partial(prepare_updates, updates, schema, lower=lower, upper=upper)
+    prepare = partial(prepare_updates, updates, schema, lower=lower, upper=upper)
+    # A few rows are prepared faster than a thread is woken.
+    is_small = updates.nbytes < SMALL_BYTES
+    ready = prepare() if is_small else await transactions.clock.offload(prepare)
+    waiting = waiting_bytes(transactions.state, name, after=shard.state.upper or 0)
+    inline = shard.state.totals.inline_bytes + waiting < INLINE_STATE_BYTES_MAX
+    return TableParts(table.number, await shard.writer(schema).write(ready, inline=inline))
+
+
+def rows_at(rows: pa.Table | pa.RecordBatch, time: int) -> pa.Table:
+    """Return the rows of a commit as updates: all at ``time``, added once unless ``_diff`` differs.
+
+    Raises:
+        UsageError: the rows are not a table, or have a column ``_time``.
+    """
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    check_kind(
+        rows, pa.Table, "the rows of a transaction must be a pyarrow table or a record batch"
     )
-    parts = await shard.writer(schema).write(ready, inline=shard.may_inline)
-    return TableParts(table.number, parts)
+    if TIME in rows.column_names:
+        raise UsageError("the rows of a transaction get its time: remove the column _time")
+    rows = rows.append_column(pa.field(TIME, pa.int64()), _all(time, rows.num_rows))
+    if DIFF not in rows.column_names:
+        rows = rows.append_column(pa.field(DIFF, pa.int64()), _all(1, rows.num_rows))
+    return rows
+
+
+def _all(value: int, rows: int) -> pa.Array[pa.Int64Scalar]:
+    return int64_array(np.full(rows, value, np.int64))
+
+
+def earliest_time(transactions: TransactionsHandle, at: int | None) -> int:
+    """Return the earliest time of a commit: ``at``, or the clock's milliseconds.
+
+    Raises:
+        UsageError: ``at`` is not a time, or no time follows it.
+    """
+    time = wall_us(transactions.clock) // 1_000 if at is None else check_time(at)
+    if time == TIME_MAX:
+        raise UsageError("no time follows the greatest time: commit at an earlier time", at=time)
+    return time

@@ -19,7 +19,7 @@ from tidelog.persist.states.state import Token
 COMMITS_KEPT: Final = 64
 
 
-class Table(msgspec.Struct, frozen=True, array_like=True):
+class RegisteredShard(msgspec.Struct, frozen=True, array_like=True):
     """A registered shard: the number of its registration, and its upper at that time.
 
     Shape: ``write_epoch`` is the shard's own, or the one to which it is about to be raised. Parts
@@ -56,6 +56,16 @@ class Committed(msgspec.Struct, frozen=True, array_like=True):
         return found
 
 
+class LastCommit(msgspec.Struct, frozen=True, array_like=True):
+    """The newest commit of a named writer: its number, its interval, and a digest of its rows."""
+
+    number: int
+    lower: int
+    upper: int
+    digest: bytes
+    extra: dict[str, Any] = {}
+
+
 class Write(msgspec.Struct, frozen=True, array_like=True):
     """The parts, encoded, that a transaction writes to one shard in its registration ``number``."""
 
@@ -75,14 +85,20 @@ class Pending(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionState:
-    """The state of a transaction shard. Times below ``upper`` are complete in all its shards."""
+    """The state of a transaction shard. Times below ``upper`` are complete in all its shards.
+
+    Shape: ``moved`` has the upper of each registered shard's newest write, or of its registration.
+        ``writers`` are the newest commits of named writers.
+    """
 
     upper: int = 0
-    tables: dict[str, Table] = field(default_factory=dict)
+    tables: dict[str, RegisteredShard] = field(default_factory=dict)
     forgotten: dict[str, Forgotten] = field(default_factory=dict)
     pending: tuple[Pending, ...] = ()
     commits: tuple[Committed, ...] = ()
     commits_forgotten: bool = False
+    moved: dict[str, int] = field(default_factory=dict)
+    writers: dict[str, LastCommit] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -94,14 +110,16 @@ class TransactionDiff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """A change of a state, as small as the change itself. Absent fields change nothing.
 
     Shape: ``applied`` are uppers that shards have reached. ``digest`` is that of the updates, for a
-        retry of the token; see `Committed`.
+        retry of the token; see `Committed`. ``named`` states that the token is of a named writer.
     """
 
     upper: int | None = None
     token: Token | None = None
+    named: bool = False
+    dropped_writers: tuple[str, ...] = ()
     digest: bytes = b""
     writes: dict[str, Write] = {}
-    tables: dict[str, Table] = {}
+    tables: dict[str, RegisteredShard] = {}
     forgotten: dict[str, Forgotten] = {}
     applied: dict[str, int] = {}
     extra: dict[str, Any] = {}
@@ -115,22 +133,49 @@ def apply_diff(state: TransactionState, diff: TransactionDiff) -> TransactionSta
         changed["upper"] = diff.upper
         if diff.writes:
             pending = (*pending, Pending(state.upper, diff.upper, diff.writes))
+            changed["moved"] = {**state.moved, **dict.fromkeys(diff.writes, diff.upper)}
         if diff.token is not None:
-            more = {"digest": diff.digest} if diff.digest else {}
-            changed |= _told(state, Committed(*diff.token, state.upper, diff.upper, more))
+            changed |= _remembered(state, diff, diff.token, diff.upper)
+    if diff.dropped_writers:
+        left = {n: one for n, one in state.writers.items() if n not in diff.dropped_writers}
+        changed["writers"] = left
     if diff.tables or diff.forgotten:
-        tables = {**state.tables, **diff.tables}
-        changed["tables"] = {n: t for n, t in tables.items() if n not in diff.forgotten}
-        changed["forgotten"] = {**state.forgotten, **diff.forgotten}
+        changed |= _with_tables(state, diff)
     return replace(state, pending=pending, **changed)
 
 
-def _told(state: TransactionState, commit: Committed) -> dict[str, Any]:
-    commits = (*state.commits, commit)
+def _remembered(
+    state: TransactionState, diff: TransactionDiff, token: Token, upper: int
+) -> dict[str, Any]:
+    """Return the commits and the writers after a commit."""
+    writer, number = token
+    if diff.named:
+        last = LastCommit(number, state.upper, upper, diff.digest)
+        return {"writers": {**state.writers, writer: last}}
+    more = {"digest": diff.digest} if diff.digest else {}
+    commits = (*state.commits, Committed(writer, number, state.upper, upper, more))
     return {
         "commits": commits[-COMMITS_KEPT:],
         "commits_forgotten": state.commits_forgotten or len(commits) > COMMITS_KEPT,
     }
+
+
+def _with_tables(state: TransactionState, diff: TransactionDiff) -> dict[str, Any]:
+    """Return the registered shards after some were registered, fenced or forgotten."""
+    upper = state.upper if diff.upper is None else diff.upper
+    new = {n: upper for n, table in diff.tables.items() if _is_new(state, n, table)}
+    tables = {**state.tables, **diff.tables}
+    moved = {**state.moved, **new}
+    return {
+        "tables": {n: table for n, table in tables.items() if n not in diff.forgotten},
+        "moved": {n: time for n, time in moved.items() if n not in diff.forgotten},
+        "forgotten": {**state.forgotten, **diff.forgotten},
+    }
+
+
+def _is_new(state: TransactionState, name: str, table: RegisteredShard) -> bool:
+    known = state.tables.get(name)
+    return known is None or known.number != table.number
 
 
 def unapplied(pending: tuple[Pending, ...], applied: Mapping[str, int]) -> tuple[Pending, ...]:

@@ -1,19 +1,20 @@
 """Transactions: the handle that writes several shards atomically, and reads them as of one time.
 
 A commit is one change of the transaction shard's state. It names the parts that were uploaded for
-each shard, and takes effect as a whole. The transaction is then *applied*: its parts are written to
-each shard. Any process may do so at any time: the committer, a reader, or the next committer. Doing
-it twice, or only in part, does no harm. A shard without writes costs nothing.
+each shard, and takes effect as a whole. Later, the transaction is *applied*: its parts are written
+to each shard, those of many transactions in one write. Any process may do so at any time: a
+committer, a merger or a sweep. Doing it twice, or only in part, does no harm. A reader adds the
+unapplied parts to those of the shard. A shard without writes costs nothing.
 
 The decisions are in `transition` and `applying`, and for the shards' own states in
-`tidelog.persist.states.registered`. This module runs them on machines.
+`tidelog.persist.states.registration`. This module runs them on machines.
 Source: design page 4, "Several shards at one time".
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,17 +25,13 @@ from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock, run_all
 from tidelog.core.frontier import TIME_MAX, Frontier, check_time
-from tidelog.core.ids import Named, ShardId, check_name, name_of, named_id
+from tidelog.core.ids import NamedKind, ShardId, check_name, name_of, named_id, new_writer_id
 from tidelog.errors import (
     ContentionError,
-    LocationError,
-    NotRegistered,
     PartsSwept,
+    TidelogError,
     UsageError,
-    require,
 )
-from tidelog.machine.machine import Machine
-from tidelog.persist.format.schema import encode_schema
 from tidelog.persist.handle.argument_checks import (
     check_flag,
     check_tables,
@@ -42,35 +39,34 @@ from tidelog.persist.handle.argument_checks import (
     check_write_token,
 )
 from tidelog.persist.handle.listening import Patience, check_start
-from tidelog.persist.handle.port import Progress, ShardHandle
+from tidelog.persist.handle.port import Progress
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.snapshot import ShardSnapshot
-from tidelog.persist.states.registered import (
-    Step,
-    decide_apply,
-    decide_epoch_for,
-    decide_join,
-    decide_leave,
-)
-from tidelog.persist.states.state import State, Token
-from tidelog.persist.states.transition import Appended, Verdict
+from tidelog.persist.states.registration import decide_join
+from tidelog.persist.states.state import Token
+from tidelog.persist.states.transition import AppendResult, Verdict
 from tidelog.persist.transactions import committing, reading
-from tidelog.persist.transactions.applying import last_step, shards_of, steps_of
+from tidelog.persist.transactions.applier import (
+    Applier,
+    ShardMachine,
+    TransactionMachine,
+    transaction_machine,
+)
+from tidelog.persist.transactions.applying import is_due, shards_of
 from tidelog.persist.transactions.begun import Transaction
-from tidelog.persist.transactions.language import TransactionLanguage
-from tidelog.persist.transactions.state import TransactionDiff, TransactionState
+from tidelog.persist.transactions.next_time import decide_drop_writer, joined
+from tidelog.persist.transactions.state import TransactionState
 from tidelog.persist.transactions.transition import (
-    called,
+    Decided,
+    TableParts,
     check_span,
-    decide_fence,
-    decide_forget,
     decide_register,
     decide_retry,
     decide_tidy,
 )
 from tidelog.store.port import Store
 
-PENDING_MAX = 64  # A commit first applies the pending transactions if the state has this many.
+PENDING_MAX = 256  # A commit first applies the pending transactions if the state has this many.
 TRIES_MAX = 20
 
 
@@ -83,22 +79,22 @@ class Transactions:
     """
 
     name: str
-    kind: Named | None = None
+    kind: NamedKind | None = None
     store: Store
     consensus: Consensus
     clock: Clock
-    machine: Machine[TransactionState, TransactionDiff] = field(init=False)
+    machine: TransactionMachine = field(init=False)
+    applier: Applier = field(init=False)
     shards: dict[str, Shard] = field(init=False, default_factory=dict)
+    _applies: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        self.machine = Machine(
-            key=named_id(Named.TRANSACTIONS, self.name),
-            prefix=f"transactions/{self.name}",
-            language=TransactionLanguage(),
-            store=self.store,
-            consensus=self.consensus,
-            clock=self.clock,
-        )
+        self.machine = transaction_machine(self.name, self.store, self.consensus, self.clock)
+
+        def shard(name: str) -> ShardMachine:
+            return self.shard(name).machine
+
+        self.applier = Applier(name=self.name, machine=self.machine, shard=shard)
 
     def __repr__(self) -> str:
         return f"<tidelog transactions {self.name!r}>"
@@ -121,7 +117,8 @@ class Transactions:
         tables = (await self.refresh()).tables
         return sorted(name_of(self.kind, one) or one if self.kind else one for one in tables)
 
-    def _id(self, name: str) -> ShardId:
+    def id_of(self, name: str) -> ShardId:
+        """Return the id of a shard by the name that callers use."""
         if self.kind is None:
             return ShardId(check_name(name, of="name of a shard"))
         return named_id(self.kind, name)
@@ -147,11 +144,18 @@ class Transactions:
 
         Raises:
             ShardRegistered: the shard is registered in other transactions.
-            UsageError: the shard is finished, is not a shard, or does not exist and has no schema.
+            UsageError: the shard is finished, is not a shard, belongs to a collection, or does not
+                exist and has no schema.
         """
         check_kind(shard, Shard, "shard must be a Shard, such as lake.shard(name)")
+        if self.kind is not None and name_of(self.kind, shard.id) is None:
+            raise UsageError(
+                "a shard of a collection cannot be registered, because its source or its table "
+                "writes it: register a shard of lake.shard(name)",
+                shard=shard.id,
+            )
         await shard.refresh()
-        schema = shard.state.schema or encode_schema(shard.written_schema())
+        schema = shard.state.schema or shard.written_schema().encoded
         own = self.shard(shard.id)
         # First the shard, then the transactions: as soon as a transaction can write the shard, no
         # other writer can.
@@ -163,7 +167,7 @@ class Transactions:
             if await self.machine.commit(decide) is not None:
                 return self.state.upper_frontier
             # Another process has begun to forget the shard, and may have died.
-            await self.forget_id(shard.id)
+            await self.applier.forget(shard.id)
         raise ContentionError(
             f"gave up after {TRIES_MAX} tries: other processes kept forgetting the shard; "
             "register it again",
@@ -179,28 +183,7 @@ class Transactions:
         Raises:
             NotRegistered: the shard was never registered here.
         """
-        return await self.forget_id(self._id(name))
-
-    async def forget_id(self, name: str) -> Frontier:
-        """End the registration of a shard, by its id; see `forget`."""
-        shard = self.shard(name)
-        found = (await shard.refresh()).registered
-        state = await self.refresh()
-        gone = state.forgotten.get(name)
-        if found.name != self.name:
-            if gone is None:
-                raise NotRegistered(
-                    f"the shard {called(name)!r} is not registered in these transactions: "
-                    "register it first"
-                )
-            return Frontier.at(gone.upper)
-        number = found.number
-        done = await self.machine.commit(lambda state: decide_forget(state, name, number))
-        await self.applied(name)
-        last = last_step(self.state, self.name, name, number, done.upper)
-        left = await shard.machine.commit(lambda state: decide_leave(state, last))
-        require(left, "a shard must have all its transactions before it is forgotten", shard=name)
-        return Frontier.at(done.upper)
+        return await self.applier.forget(self.id_of(name))
 
     async def begin(self) -> Transaction:
         """Begin a transaction that reads as of the newest complete time and writes at the next."""
@@ -213,14 +196,14 @@ class Transactions:
         upper: Frontier | int,
         *,
         token: Token | None = None,
-    ) -> Appended:
+    ) -> AppendResult:
         """Append updates to several shards, all or none, if upper is the expected one.
 
         Shape: ``updates`` by the names of shards, each as in `ShardSchema.updates`, at times in
             ``[expected_upper, upper)``. Without updates, only the upper of all shards moves.
 
         With the ``token`` of an earlier call, a transaction that was committed then returns
-        ALREADY. After a commit, this call also applies the transaction, unless the store fails.
+        ALREADY.
 
         Raises:
             UpperMismatch: upper is another; the error names it. NOT_APPLIED.
@@ -238,38 +221,25 @@ class Transactions:
         upper: Frontier | int,
         *,
         token: Token | None = None,
-    ) -> Appended:
+    ) -> AppendResult:
         """Append as `compare_and_append` does, but return a MISMATCH instead of raising.
 
         Raises:
             The errors of `compare_and_append`, except UpperMismatch.
         """
         check_write_token(token)
-        return await self.commit(updates, expected_upper, upper, token=token)
-
-    async def commit(
-        self,
-        updates: Mapping[str, pa.Table],
-        expected_upper: Frontier | int,
-        upper: Frontier | int,
-        *,
-        token: Token | None,
-        is_begun: bool = False,
-    ) -> Appended:
-        """Append as `try_compare_and_append` does; if ``is_begun``, the token is used only here."""
         tables: dict[str, pa.Table] = {
-            self._id(name): table for name, table in check_tables(updates).items()
+            self.id_of(name): table for name, table in check_tables(updates).items()
         }
         lower, until = Frontier.of(expected_upper), Frontier.of(upper)
         if lower.is_empty or until.is_empty:
-            raise UsageError("transactions cannot be finished: forget a shard, then finish it")
-        check_span(lower.time, until.time, rows=sum(t.num_rows for t in tables.values()))
-        if len(self.state.pending) >= PENDING_MAX:
-            await self.apply()
-        try:
-            done = await committing.commit(
-                self, tables, lower, until, token, keeps_digest=not (token is None or is_begun)
+            raise UsageError(
+                "transactions cannot be finished: pass times as expected_upper and upper; to "
+                "finish a shard, forget it, then append to it alone"
             )
+        check_span(lower.time, until.time, rows=sum(t.num_rows for t in tables.values()))
+        try:
+            done = await committing.commit(self, tables, lower, until, token)
         except (UsageError, PartsSwept):
             # The token may have been committed before, and its shard forgotten or its columns
             # changed since.
@@ -279,12 +249,106 @@ class Transactions:
             done = told
         if token is not None and done.verdict is Verdict.ALREADY:
             await committing.check_retry(self, tables, lower, until, token)
-        if done.verdict is Verdict.COMMITTED:
-            # The commit is stored, so a failure here is no error: the next process applies the
-            # rest.
-            with suppress(LocationError, ContentionError):
-                await self._apply_known()
         return done
+
+    async def insert(
+        self,
+        rows: Mapping[str, pa.Table | pa.RecordBatch],
+        *,
+        at: int | None = None,
+        token: Token | None = None,
+    ) -> AppendResult:
+        """Add rows to several shards, all or none, at the next time; this never conflicts.
+
+        Shape: ``rows`` by the names of shards, without a column ``_time``. A row with ``_diff`` -1
+            is removed.
+
+        The time is the first one that is not before ``at`` (default: the clock's milliseconds) and
+        past all earlier commits. The result's upper is one past it. Calls that wait for the same
+        request of the store are stored together.
+
+        A ``token`` is a writer's name and a number that rises. The state remembers the newest
+        number of each name until `drop_writer`, and a retry of it returns ALREADY.
+
+        Raises:
+            DataDiffers: the number was used for other rows. NOT_APPLIED.
+            NotRegistered: a shard is not registered. UsageError: the rows do not fit. NOT_APPLIED.
+            OutcomeUnknown: the writer has used a greater number. LocationError: the store failed.
+        """
+        check_write_token(token)
+        request = self._next_time(at, token)
+        time = max(request.earliest, self.state.upper)
+        updates: dict[str, pa.Table] = {
+            self.id_of(name): committing.rows_at(one, time) for name, one in rows.items()
+        }
+        return await committing.commit_rows(self, updates, time, request)
+
+    async def write_parts(self, name: str, rows: pa.Table | pa.RecordBatch) -> TableParts:
+        """Write rows of a shard for a later `commit_parts`, which any process may call.
+
+        The result is a plain value. If no call commits it, the second sweep after this deletes it.
+
+        Raises:
+            NotRegistered: the shard is not registered. NOT_APPLIED.
+            UsageError: the rows do not fit. NOT_APPLIED.
+        """
+        if self.id_of(name) not in self.state.tables:
+            await self.refresh()
+        updates, span = committing.rows_at(rows, 0), (Frontier.at(0), Frontier.at(1))
+        return await committing.write_parts(self, self.id_of(name), updates, *span)
+
+    async def commit_parts(
+        self,
+        parts: Mapping[str, Sequence[TableParts]],
+        *,
+        at: int | None = None,
+        token: Token | None = None,
+    ) -> AppendResult:
+        """Commit parts of `write_parts`, all or none, at the next time; see `insert`.
+
+        Raises:
+            PartsSwept: a sweep may have deleted parts: write them again. NOT_APPLIED.
+            NotRegistered: a shard was registered again since: write its parts again. NOT_APPLIED.
+            The other errors of `insert`.
+        """
+        check_write_token(token)
+        writes: dict[str, TableParts] = {
+            self.id_of(name): joined(name, some) for name, some in parts.items() if some
+        }
+        return await committing.commit_written(self, writes, self._next_time(at, token))
+
+    def _next_time(self, at: int | None, token: Token | None) -> committing.NextTime:
+        return committing.NextTime(
+            earliest=committing.earliest_time(self, at),
+            token=token or (new_writer_id(self.clock), 0),
+            known_upper=self.state.upper,
+            named=token is not None,
+        )
+
+    async def drop_writer(self, name: str) -> bool:
+        """Forget the numbers of a named writer; return True if it existed."""
+        check_kind(name, str, "the name of a writer must be a str")
+        return await self.machine.commit(lambda state: decide_drop_writer(state, name))
+
+    async def decide(self, decide: Callable[[TransactionState], Decided]) -> AppendResult:
+        """Commit a decision. If many transactions are unapplied, apply them concurrently."""
+        if len(self.state.pending) >= PENDING_MAX:
+            await self.apply()
+        if not is_due(self.state, self.seen()) or self._applies.locked():
+            return await self.machine.commit(decide)
+        work: list[Callable[[], Awaitable[AppendResult | None]]]
+        work = [partial(self.machine.commit, decide), self._apply_due]
+        done, _ = await run_all(work, at_once=2)
+        if done is None:
+            raise AssertionError("the first of the calls is the commit")
+        return done
+
+    async def _apply_due(self) -> None:
+        # A failure here is no error of the commit: the next commit tries again. An error would
+        # also cancel the commit, whose record may be stored.
+        async with self._applies:
+            with suppress(TidelogError):
+                await self._apply_known()
 
     def seen(self) -> dict[str, int]:
         """Return the uppers of shards that this handle has seen."""
@@ -302,30 +366,8 @@ class Transactions:
 
     async def _apply_known(self) -> int:
         names = shards_of(self.state)
-        await run_all([partial(self.applied, name) for name in names], at_once=8)
+        await run_all([partial(self.applier.applied, name) for name in names], at_once=8)
         return len(names)
-
-    async def applied(self, name: str, *, until: int | None = None) -> State:
-        """Apply a shard's committed transactions of times below ``until``; return its state."""
-        shard = self.shard(name)
-        steps = steps_of(self.state, self.name, name, until=until)
-        known = shard.state.upper
-        if steps and known is not None and known < steps[-1].upper:
-            await self._take(shard, steps)
-        return shard.state
-
-    async def _take(self, shard: ShardHandle, steps: list[Step]) -> None:
-        left = steps
-        # Commit all steps concurrently, because one record takes all waiting commands. Their order
-        # is not defined, so a step may find an earlier one missing and is tried again.
-        while left:
-            decisions = [shard.machine.commit(partial(decide_apply, step=step)) for step in left]
-            found = await asyncio.gather(*decisions, return_exceptions=True)
-            for one in found:
-                if isinstance(one, BaseException):
-                    raise one
-            require(found[0], "transactions must be applied in order", shard=shard.id)
-            left = [step for step, done in zip(left, found, strict=True) if not done]
 
     async def tidy(self) -> int:
         """Apply the rest, and drop from the state what all shards have; return the number."""
@@ -348,7 +390,7 @@ class Transactions:
         check_flag(wait, "wait")
         check_timeout(timeout_us)
         patience = Patience(wait=wait, timeout_us=timeout_us)
-        return await reading.snapshot(self, self._id(name), as_of, patience)
+        return await reading.snapshot(self, self.id_of(name), as_of, patience)
 
     async def listen(self, name: str, as_of: int, *, wait: bool = False) -> AsyncIterator[Progress]:
         """Yield all updates of a shard at times after ``as_of``, as they become complete.
@@ -359,46 +401,6 @@ class Transactions:
         """
         check_flag(wait, "wait")
         start = check_start(as_of)
-        async with aclosing(reading.listen(self, self._id(name), start, wait=wait)) as found:
+        async with aclosing(reading.listen(self, self.id_of(name), start, wait=wait)) as found:
             async for progress in found:
                 yield progress
-
-    async def catch_up(self, shard: ShardHandle, time: int) -> None:
-        """Advance a shard's own upper past a time, if transactions are complete past it.
-
-        This is for readers that open the shard itself. Without writes it costs one request.
-        """
-        registered = shard.state.registered
-        state = await self.refresh()
-        gone = state.forgotten.get(shard.id)
-        if gone is not None and gone.number >= registered.number:
-            await self.forget_id(shard.id)  # Another process has begun to forget the shard.
-            return
-        upper = state.upper if shard.id in state.tables else 0
-        await self.applied(shard.id)
-        if upper > time:
-            last = last_step(state, self.name, shard.id, registered.number, upper)
-            await self.shard(shard.id).machine.commit(partial(decide_apply, step=last))
-
-    async def raise_epoch(self, shard: Shard) -> int:
-        """Raise a shard's write epoch, so that unnamed parts become deletable; return it.
-
-        Only the transaction shard names the parts that are committed but not applied. These are
-        applied before the shard's epoch rises. Later commits have parts that the new epoch accepts.
-        """
-        registered, known = shard.state.registered, shard.state.write_epoch
-        decide = partial(decide_fence, shard=shard.id, number=registered.number, epoch=known + 1)
-        if not await self.machine.commit(decide):
-            return known
-        await self.applied(shard.id)
-        return await shard.machine.commit(lambda state: decide_epoch_for(state, registered, known))
-
-
-def transactions_of(shard: ShardHandle) -> Transactions:
-    """Return a handle of the transactions in which a shard is registered."""
-    return Transactions(
-        name=shard.state.registered.name,
-        store=shard.store,
-        consensus=shard.consensus,
-        clock=shard.clock,
-    )

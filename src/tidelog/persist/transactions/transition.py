@@ -17,14 +17,14 @@ import msgspec
 import xxhash
 
 from tidelog.core.frontier import Frontier
-from tidelog.core.ids import Named, name_of
+from tidelog.core.ids import NamedKind, name_of
 from tidelog.errors import NotRegistered, OutcomeUnknown, UsageError
 from tidelog.machine.language import Decision
 from tidelog.persist.format.part import Part
-from tidelog.persist.states.registered import Joined
+from tidelog.persist.states.registration import JoinResult
 from tidelog.persist.states.state import Token
 from tidelog.persist.states.transition import (
-    Appended,
+    AppendResult,
     Verdict,
     check_epochs,
     check_same_interval,
@@ -35,14 +35,14 @@ from tidelog.persist.states.transition import (
 from tidelog.persist.transactions.state import (
     Committed,
     Forgotten,
-    Table,
+    RegisteredShard,
     TransactionDiff,
     TransactionState,
     Write,
     unapplied,
 )
 
-Decided = Decision[TransactionDiff, Appended]
+Decided = Decision[TransactionDiff, AppendResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,11 @@ def decide_commit(state: TransactionState, command: CommitTransaction) -> Decide
     if told is not None:
         return Decision(told)
     if lower != state.upper:
-        return Decision(Appended(Verdict.MISMATCH, state.upper_frontier))
+        return Decision(AppendResult(Verdict.MISMATCH, state.upper_frontier))
     for shard, write in command.writes.items():
-        _check_write(state, shard, write, lower, upper)
+        check_write(state, shard, write, lower, upper)
     if lower == upper:
-        return Decision(Appended(Verdict.COMMITTED, state.upper_frontier))
+        return Decision(AppendResult(Verdict.COMMITTED, state.upper_frontier))
     writes = {
         shard: Write(write.number, msgspec.msgpack.encode(tuple(write.parts)))
         for shard, write in command.writes.items()
@@ -105,7 +105,7 @@ def decide_commit(state: TransactionState, command: CommitTransaction) -> Decide
         writes=writes,
         applied=applied,
     )
-    return Decision(Appended(Verdict.COMMITTED, Frontier.at(upper)), diff)
+    return Decision(AppendResult(Verdict.COMMITTED, Frontier.at(upper)), diff)
 
 
 def digest_of(sums: Mapping[str, bytes]) -> bytes:
@@ -120,14 +120,18 @@ def check_span(lower: int, upper: int, *, rows: int) -> None:
         UsageError: lower is past upper, or an empty interval has updates.
     """
     if lower > upper:
-        raise UsageError("expected_upper is past upper", expected_upper=lower, upper=upper)
+        raise UsageError(
+            "expected_upper must not be past upper: pass a greater upper",
+            expected_upper=lower,
+            upper=upper,
+        )
     if rows and lower == upper:
         raise UsageError(
-            "an empty interval cannot have updates: give a greater upper", lower=lower, upper=upper
+            "an empty interval cannot have updates: pass a greater upper", lower=lower, upper=upper
         )
 
 
-def _check_write(
+def check_write(
     state: TransactionState, shard: str, write: TableParts, lower: int, upper: int
 ) -> None:
     table = table_of(state, shard)
@@ -142,10 +146,10 @@ def _check_write(
 
 def called(shard: str) -> str:
     """Return the name of a shard as its creator gave it, or its id."""
-    return name_of(Named.SHARD, shard) or shard
+    return name_of(NamedKind.SHARD, shard) or shard
 
 
-def table_of(state: TransactionState, shard: str) -> Table:
+def table_of(state: TransactionState, shard: str) -> RegisteredShard:
     """Return the entry of a registered shard.
 
     Raises:
@@ -162,7 +166,7 @@ def table_of(state: TransactionState, shard: str) -> Table:
 
 def decide_retry(
     state: TransactionState, token: Token, expected_upper: int, upper: int
-) -> Appended | None:
+) -> AppendResult | None:
     """Return the result of a token that was committed before; None if it was not committed.
 
     This is decided first, because a shard may be forgotten since, or have other columns. The caller
@@ -180,10 +184,11 @@ def decide_retry(
             stored = Frontier.at(commit.lower), Frontier.at(commit.upper)
             given = Frontier.at(expected_upper), Frontier.at(upper)
             check_same_interval(token, stored=stored, given=given)
-            return Appended(Verdict.ALREADY, Frontier.at(commit.upper))
+            return AppendResult(Verdict.ALREADY, Frontier.at(commit.upper))
     if state.commits_forgotten and expected_upper < state.commits[0].lower:
         raise OutcomeUnknown(
-            "the transaction is so old that it may have been forgotten: read the shards instead",
+            "the transaction is so old that it may no longer be recorded: read the shards to find "
+            "out whether they have its rows",
             writer=token[0],
             expected_upper=expected_upper,
         )
@@ -211,8 +216,8 @@ def _commits_of(state: TransactionState, token: Token) -> Iterator[Committed]:
 
 
 def decide_register(
-    state: TransactionState, shard: str, joined: Joined
-) -> Decision[TransactionDiff, Table | None]:
+    state: TransactionState, shard: str, joined: JoinResult
+) -> Decision[TransactionDiff, RegisteredShard | None]:
     """Decide to register a shard whose own state already names these transactions.
 
     The result is the shard's entry; None if the shard was forgotten concurrently. The upper of all
@@ -226,7 +231,7 @@ def decide_register(
     if found is not None:
         return Decision(found)
     upper = max(state.upper, joined.upper)
-    table = Table(number, upper, joined.write_epoch)
+    table = RegisteredShard(number, upper, joined.write_epoch)
     return Decision(table, TransactionDiff(upper=upper, tables={shard: table}))
 
 

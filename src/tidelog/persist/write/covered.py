@@ -62,8 +62,8 @@ def _remembered(state: State) -> Iterable[Frontier]:
 def _check_kept(state: State, lower: Frontier, upper: Frontier) -> None:
     if not keeps_apart(state, lower):
         raise AsOfBeforeSince(
-            "the shard no longer distinguishes these times, so the updates cannot be compared, "
-            "and nothing was appended: append from its upper",
+            "the write begins at or before since, so its updates cannot be compared with the "
+            "stored ones, and nothing was appended: pass the shard's upper as lower",
             lower=lower,
             upper=upper,
             since=state.since_frontier,

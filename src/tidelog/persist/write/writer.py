@@ -7,6 +7,7 @@ Source: persist, "Append" and "Backpressure".
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +16,9 @@ import pyarrow as pa
 
 from tidelog.core.clock import Clock, run_all
 from tidelog.core.ids import ShardId
+from tidelog.core.threads import cores
 from tidelog.errors import LocationError, Outcome, UsageError
+from tidelog.persist.format.bounds import is_rising
 from tidelog.persist.format.part import Part, encode_part, large_rows, part_path
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import is_sortable
@@ -23,6 +26,7 @@ from tidelog.rowhash import Hashes
 from tidelog.store.port import Store
 
 RECORD_BYTES_MAX = 8 * 1024 * 1024
+ENCODES_MAX = 8  # Each encoded part waits in memory for its upload.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,7 @@ class PartWriter:
     bucket of their keys.
 
     Units: a part is cut at ``part_bytes`` of Arrow data; at most ``uploads`` puts are under way.
+        At most `ENCODES_MAX` parts are being encoded or wait for their put.
     """
 
     store: Store
@@ -63,28 +68,39 @@ class PartWriter:
         inline = inline and len(pieces) == 1
         try:
             work, start = [], 0
+            uploads = asyncio.Semaphore(self.uploads)
             for piece in pieces:
                 limit = start + piece.num_rows
                 some = None if hashes is None else hashes.between(start, limit)
-                work.append(partial(self._put, piece, inline, some))
+                work.append(partial(self._put, piece, inline, some, uploads))
                 start = limit
-            return await run_all(work, at_once=self.uploads)
+            if len(work) == 1:
+                return [await work[0]()]
+            # More parts than cores: the last part then does not leave cores idle.
+            return await run_all(work, at_once=max(self.uploads, min(cores() + 1, ENCODES_MAX)))
         except LocationError as error:
             # Some objects may have been written, but no state names them or ever will.
             error.outcome = Outcome.NOT_APPLIED
             raise
 
-    async def _put(self, piece: pa.Table, inline: bool, hashes: Hashes | None) -> Part:
+    async def _put(
+        self, piece: pa.Table, inline: bool, hashes: Hashes | None, uploads: asyncio.Semaphore
+    ) -> Part:
         path = part_path(self.shard, self.write_epoch, self.clock.unique())
-        is_sorted = self.is_sorted and is_sortable(self.schema)
-        part, data = await self.clock.offload(
-            lambda: encode_part(
-                piece, self.schema, path=path, is_sorted=is_sorted, inline=inline, hashes=hashes
+
+        def encoded() -> tuple[Part, bytes | None]:
+            schema, is_sorted = self.schema, is_sortable(self.schema)
+            # Rows that are in the order of unique keys are in the order of `prepare_updates`.
+            is_sorted = is_sorted and (self.is_sorted or is_rising(piece, schema.key))
+            return encode_part(
+                piece, schema, path=path, is_sorted=is_sorted, inline=inline, hashes=hashes
             )
-        )
+
+        part, data = await self.clock.offload(encoded)
         part = msgspec.structs.replace(part, bucket=self.bucket)
         if data is not None:
-            await self.store.put(path, data)
+            async with uploads:
+                await self.store.put(path, data)
         return part
 
 

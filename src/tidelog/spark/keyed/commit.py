@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from tidelog.core.clock import run_all, wall_us
 from tidelog.errors import Fenced, TidelogError, UsageError
-from tidelog.keyed.format.marker import BEGINS, encode_mark
+from tidelog.keyed.format.records import BEGINS, encode_marker
 from tidelog.keyed.log import KeyedLog
 from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.maintenance.compactor import Compactor
 from tidelog.keyed.read.state_handle import KeyedStateHandle
-from tidelog.spark.keyed.staging import Staged, load_block
+from tidelog.spark.keyed.staging import StagedBatch, load_block
 from tidelog.store.port import Store
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.format.parquet import RECORDS_MAX
@@ -32,7 +32,7 @@ LOADS_AT_ONCE: Final = 4
 
 
 async def commit_batch(
-    logs: KeyedLogs, log_name: str, staged: Staged, name: tuple[str, int] | None
+    logs: KeyedLogs, log_name: str, staged: StagedBatch, name: tuple[str, int] | None
 ) -> bool:
     """Append the staged records, in order; return False if the log already has them.
 
@@ -74,7 +74,7 @@ async def is_committed(state_handle: KeyedStateHandle, sink: str, number: int) -
     return known is not None and known.number >= number
 
 
-async def discard_staged(store: Store, staged: Staged) -> None:
+async def discard_staged(store: Store, staged: StagedBatch) -> None:
     """Delete the staged objects; a sweep deletes those that this call cannot."""
     if staged.paths:
         with suppress(TidelogError):
@@ -82,7 +82,7 @@ async def discard_staged(store: Store, staged: Staged) -> None:
 
 
 async def _committed(
-    logs: KeyedLogs, log_name: str, staged: Staged, name: tuple[str, int] | None
+    logs: KeyedLogs, log_name: str, staged: StagedBatch, name: tuple[str, int] | None
 ) -> bool:
     if name is not None:
         for _ in range(TRIES - 1):
@@ -92,7 +92,7 @@ async def _committed(
 
 
 async def _commit_once(
-    logs: KeyedLogs, log_name: str, staged: Staged, name: tuple[str, int] | None
+    logs: KeyedLogs, log_name: str, staged: StagedBatch, name: tuple[str, int] | None
 ) -> bool:
     log = await logs.open(log_name, batching=Batching(interval_us=0), maintenance=False)
     try:
@@ -105,9 +105,9 @@ async def _commit_once(
             await log.close()
 
 
-async def _append_once(log: KeyedLog, staged: Staged, sink: str, number: int) -> bool:
+async def _append_once(log: KeyedLog, staged: StagedBatch, sink: str, number: int) -> bool:
     clock = log.state_handle.clock
-    begin = pa.array([encode_mark(sink, BEGINS)], pa.binary())
+    begin = pa.array([encode_marker(sink, BEGINS)], pa.binary())
     await log.wal.append_arrow(begin, timestamp_us=wall_us(clock))
     if await is_committed(log.state_handle, sink, number):
         return False
@@ -115,18 +115,18 @@ async def _append_once(log: KeyedLog, staged: Staged, sink: str, number: int) ->
     work = [partial(load_block, store, block) for block in staged.blocks]
     together = pa.concat_tables(await run_all(work, at_once=LOADS_AT_ONCE))
     keys: Any = pa.concat_arrays([*together.column("key").chunks, pa.nulls(1, pa.binary())])
-    mark = pa.array([encode_mark(sink, number)], pa.binary())
+    mark = pa.array([encode_marker(sink, number)], pa.binary())
     values: Any = pa.concat_arrays([*together.column("value").chunks, mark])
     await log.wal.append_arrow(values, key=keys, timestamp_us=wall_us(clock))
     return True
 
 
-async def _append_all(log: KeyedLog, staged: Staged) -> None:
+async def _append_all(log: KeyedLog, staged: StagedBatch) -> None:
     for block in staged.blocks:
         await log.append_arrow(await load_block(log.state_handle.store, block))
 
 
-def _check_size(staged: Staged) -> None:
+def _check_size(staged: StagedBatch) -> None:
     """Check, before the first append, that a batch fits into one append."""
     if staged.num_bytes > BATCH_BYTES_MAX or staged.rows >= RECORDS_MAX:
         raise UsageError(

@@ -14,9 +14,9 @@ import msgspec
 import pyarrow as pa
 
 from tidelog.keyed.format.part import RunPart
-from tidelog.keyed.query import KeyedQuery
 from tidelog.keyed.read.by_spark import SparkView
 from tidelog.keyed.read.state_handle import KeyedStateHandle
+from tidelog.keyed.values import KeyedQuery
 from tidelog.persist.format.part import int64_of
 from tidelog.spark.keyed.pin import KEYED_SCHEMA, KeyedPin, pin_view
 from tidelog.spark.keyed.share import (

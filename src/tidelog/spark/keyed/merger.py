@@ -79,7 +79,7 @@ class SparkRunMerger:
             UsageError: executors do not reach the location.
             LocationError: Spark failed.
         """
-        size = sum(one.bytes for one in job.runs)
+        size = sum(input_run.bytes for input_run in job.runs)
         if size < self.least_bytes:
             return await self._here.merge(state_handle, job, run)
         store = state_handle.store
@@ -89,22 +89,22 @@ class SparkRunMerger:
         work = await self._plan(
             state_handle, job, run, KeyedLogPlace(location_url=url, name=state_handle.name)
         )
-        told = await run_job(
+        outcomes = await run_job(
             tasks.tags,
             lambda: tasks.run(merge_key_ranges, work),
             clock=state_handle.clock,
             what="the merge",
         )
-        parts = _gathered(told)
+        parts = _gathered(outcomes)
         await self._see(parts, tasks, url, state_handle)
         return parts
 
     async def _plan(
         self, state_handle: KeyedStateHandle, job: RunMergeJob, run: Run, place: KeyedLogPlace
     ) -> list[KeyedMergeTask]:
-        size = max(1, sum(one.bytes for one in job.runs))
+        size = max(1, sum(input_run.bytes for input_run in job.runs))
         rows = max(1, job.records * self.task_bytes // size)
-        sources = [RunSource(one, state_handle.parts) for one in job.runs]
+        sources = [RunSource(input_run, state_handle.parts) for input_run in job.runs]
         pages = merged_keys(sources, b"", None, 0, None)
         ranges = [(a, b) async for a, b, _ in key_ranges(pages, b"", None, rows)]
         return [
@@ -163,15 +163,15 @@ async def _merge(item: KeyedMergeTask) -> tuple[RunPart, ...]:
     return await write_parts(state_handle, item.run, records, within=within)
 
 
-def _gathered(told: Sequence[KeyedMerged]) -> tuple[RunPart, ...]:
+def _gathered(outcomes: Sequence[KeyedMerged]) -> tuple[RunPart, ...]:
     """Combine the parts that tasks wrote, in the order of keys.
 
     Raises:
         TidelogError: the first error among the results.
     """
-    found: dict[int, tuple[RunPart, ...]] = {}
-    for one in told:
-        if isinstance(one, TidelogError):
-            raise one
-        found[one[0]] = one[1]
-    return tuple(part for number in sorted(found) for part in found[number])
+    by_number: dict[int, tuple[RunPart, ...]] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, TidelogError):
+            raise outcome
+        by_number[outcome[0]] = outcome[1]
+    return tuple(part for number in sorted(by_number) for part in by_number[number])

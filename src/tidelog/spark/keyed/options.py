@@ -10,10 +10,10 @@ from typing import Final
 
 from tidelog.core.arguments import quoted
 from tidelog.errors import UsageError
-from tidelog.keyed.query import KeyedQuery, Keys, chosen_keys
+from tidelog.keyed.values import KeyedQuery, Keys, chosen_keys
 from tidelog.spark.keyed.wanted import KeyedScope, scope_of
-from tidelog.spark.log_options import EARLIEST, LATEST, start_told, whole_told
-from tidelog.spark.options import OptionMissing, location_told, told_options
+from tidelog.spark.log_options import EARLIEST, LATEST, start_told, start_word
+from tidelog.spark.options import OptionMissing, location_told, told_options, whole_told
 
 KINDS: Final = ("key", "prefix")
 FORMS: Final = ("", "hex", "base64")
@@ -57,20 +57,20 @@ def read_keyed_settings(
     Raises:
         UnknownOption, OptionMissing, UsageError: an option is wrong; the message names it.
     """
-    told = told_options(options, kind="keyed")
-    _refuse(told, OF_WRITES, "applies only to writes")
-    said = told.get("start", EARLIEST).strip().lower()
+    values = told_options(options, kind="keyed")
+    _refuse(values, OF_WRITES, "applies only to writes")
+    said = start_word(values)
     start = 0 if said in (EARLIEST, LATEST) else start_told(said, of="a sequence")
-    limit = whole_told("limit", told["limit"], least=0) if "limit" in told else None
+    limit = whole_told("limit", values["limit"], least=0) if "limit" in values else None
     return KeyedReadSettings(
-        location_url=location_told(told, environment),
-        name=told["path"],
-        wanted=scope_of(KeyedQuery(keys=_keys(told), start=start, limit=limit)),
+        location_url=location_told(values, environment),
+        name=values["path"],
+        wanted=scope_of(KeyedQuery(keys=_keys(values), start=start, limit=limit)),
         has_limit=limit is not None,
         from_latest=said == LATEST,
-        checkpoint=told.get("checkpoint"),
-        batch_records_max=whole_told("maxRecordsPerBatch", told["maxrecordsperbatch"], least=1)
-        if "maxrecordsperbatch" in told
+        checkpoint=values.get("checkpoint"),
+        batch_records_max=whole_told("maxRecordsPerBatch", values["maxrecordsperbatch"], least=1)
+        if "maxrecordsperbatch" in values
         else None,
     )
 
@@ -84,23 +84,23 @@ def read_keyed_write_settings(
         UnknownOption, OptionMissing, UsageError: an option is wrong; the message names it.
     """
     given = {n: v for n, v in options.items() if n.lower() != "checkpointlocation"}
-    told = told_options(given, kind="keyed")
-    _refuse(told, OF_READS, "applies only to reads")
+    values = told_options(given, kind="keyed")
+    _refuse(values, OF_READS, "applies only to reads")
     _refuse(
-        told,
+        values,
         [f"{kind}{form.capitalize()}" for kind in KINDS for form in FORMS],
         "applies only to reads",
     )
-    if ("txnappid" in told) != ("txnversion" in told):
+    if ("txnappid" in values) != ("txnversion" in values):
         raise OptionMissing("txnAppId and txnVersion name a batch together: set both, or neither")
-    sink = told.get("txnappid")
+    sink = values.get("txnappid")
     if sink is not None and not 1 <= len(sink.encode()) <= SINK_BYTES_MAX:
         raise UsageError(f"txnAppId must have 1 to {SINK_BYTES_MAX} bytes", size_bytes=len(sink))
     return KeyedWriteSettings(
-        location_url=location_told(told, environment),
-        name=told["path"],
+        location_url=location_told(values, environment),
+        name=values["path"],
         sink=sink,
-        number=whole_told("txnVersion", told.get("txnversion", "0"), least=0),
+        number=whole_told("txnVersion", values.get("txnversion", "0"), least=0),
     )
 
 
@@ -111,7 +111,7 @@ def check_keyed_for_batch(settings: KeyedReadSettings) -> None:
         UsageError: one does.
     """
     if settings.from_latest:
-        raise UsageError("start 'latest' needs readStream: remove the option to read all records")
+        raise UsageError("start 'next' needs readStream: remove the option to read all records")
     if settings.batch_records_max is not None:
         raise UsageError("maxRecordsPerBatch needs readStream: use the option 'limit' to read less")
 
@@ -128,13 +128,13 @@ def check_keyed_for_stream(settings: KeyedReadSettings) -> None:
         raise UsageError("a checkpoint never changes: use spark.read, or remove the option")
 
 
-def _keys(told: Mapping[str, str]) -> Keys:
+def _keys(values: Mapping[str, str]) -> Keys:
     """Return the keys that the options choose; all keys without an option."""
-    given = [(kind, form) for kind in KINDS for form in FORMS if f"{kind}{form}" in told]
+    given = [(kind, form) for kind in KINDS for form in FORMS if f"{kind}{form}" in values]
     if len(given) > 1:
         names = ", ".join(f"{kind}{form.capitalize()}" for kind, form in given)
         raise UsageError("set only one option for a key or a prefix", given=names)
-    chosen = {kind: _bytes(told[f"{kind}{form}"], form) for kind, form in given}
+    chosen = {kind: _bytes(values[f"{kind}{form}"], form) for kind, form in given}
     return chosen_keys(key=chosen.get("key"), prefix=chosen.get("prefix"))
 
 
@@ -149,7 +149,7 @@ def _bytes(text: str, form: str) -> bytes:
         ) from error
 
 
-def _refuse(told: Mapping[str, str], names: tuple[str, ...] | list[str], why: str) -> None:
+def _refuse(values: Mapping[str, str], names: tuple[str, ...] | list[str], why: str) -> None:
     for name in names:
-        if name.lower() in told:
+        if name.lower() in values:
             raise UsageError(f"the option {name!r} {why}: remove it")

@@ -16,8 +16,7 @@ from tidelog.core.clock import Clock, SystemClock
 from tidelog.errors import NoSuchLog
 from tidelog.keyed.format.part import RunPart
 from tidelog.keyed.read.sources import PieceSource, RunSource
-from tidelog.keyed.read.state_handle import KeyedStateHandle
-from tidelog.keyed.read.view import KeyedView
+from tidelog.keyed.read.state_handle import KeyedStateHandle, KeyedView
 from tidelog.keyed.states.transition import check_readable
 from tidelog.keyed.values import KEYED_RECORDS
 from tidelog.location import open_location
@@ -67,8 +66,13 @@ def pin_view(place: KeyedLogPlace, view: KeyedView, wanted: KeyedScope) -> Keyed
     """
     check_readable(view.state, wanted.start)
     limit = min(wanted.limit, view.next)
-    parts = [part for one in view.sources if isinstance(one, RunSource) for part in one.run.parts]
-    pieces = [one.piece for one in view.sources if isinstance(one, PieceSource)]
+    parts = [
+        part
+        for source in view.sources
+        if isinstance(source, RunSource)
+        for part in source.run.parts
+    ]
+    pieces = [source.piece for source in view.sources if isinstance(source, PieceSource)]
     whole = KeyedPin(
         place=place,
         wanted=wanted,
@@ -116,15 +120,16 @@ def refuse_start_beyond(start: int, following: int) -> None:
     if start > following:
         raise NoSuchLog(
             f"start {start} is after the end of the log: start at {following}, its next sequence, "
-            "or earlier. If a stream has read that far, the log was replaced, or lost records"
+            "or earlier. If a stream has read that far, the log was replaced, or lost records: "
+            "restore it, or begin a new stream"
         )
 
 
 async def plan_shares(pin: KeyedPin) -> list[KeyedShare]:
     """Divide the read among tasks; see `share_parts`."""
     store = pin.place.open(SystemClock())
-    found = await share_parts(pin.place, pin.parts, pin.wanted, store)
-    return found + share_loose(pin.place, pin.loose, pin.wanted, pin.since)
+    shares = await share_parts(pin.place, pin.parts, pin.wanted, store)
+    return shares + share_loose(pin.place, pin.loose, pin.wanted, pin.since)
 
 
 class KeyedPartition(InputPartition):

@@ -19,9 +19,9 @@ from tidelog.collection.formats.parquet import footer_bytes, read_footer
 from tidelog.core.clock import Clock, SystemClock, run_all
 from tidelog.errors import ObjectNotFound, ReadOvertaken, TidelogError
 from tidelog.keyed.format.part import RunPart
-from tidelog.keyed.read.directory_reader import DirectoryCache
+from tidelog.keyed.format.records import keyed_records
 from tidelog.keyed.read.part_reader import RunPartReader
-from tidelog.keyed.read.piece import keyed_records
+from tidelog.keyed.read.run_objects import DirectoryCache
 from tidelog.keyed.read.state_handle import WALS, KeyedStateHandle
 from tidelog.keyed.states.run import paths_of
 from tidelog.location import open_location
@@ -29,8 +29,8 @@ from tidelog.spark.keyed.wanted import KeyedScope
 from tidelog.spark.log_share import WINDOW_BYTES, WINDOW_READS, batches_of, groups_of
 from tidelog.spark.log_view import reader_of
 from tidelog.spark.scan import cut_evenly
+from tidelog.store.keys import Within
 from tidelog.store.port import Store
-from tidelog.store.within import Within
 from tidelog.store.wrapping import open_wrapped
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.read.head import missing
@@ -54,9 +54,9 @@ class KeyedLogPlace(msgspec.Struct, frozen=True, kw_only=True):
     async def state_handle(self, clock: Clock) -> KeyedStateHandle:
         """Return the log with its state and its wal already read."""
         location = await open_location(self.location_url, clock=clock)
-        found: KeyedStateHandle = await location.keyed.state_handle(self.name)
-        await found.refresh()
-        return found
+        handle: KeyedStateHandle = await location.keyed.state_handle(self.name)
+        await handle.refresh()
+        return handle
 
 
 class KeyedShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +85,8 @@ async def share_parts(
     held: list[RunPart] = []
     large = [p for p in parts if p.num_bytes > 3 * SHARE_BYTES // 2 and wanted.keys is None]
     work = [partial(_cuts_of, part, store) for part in large]
-    found = await run_all(work, at_once=FOOTERS_AT_ONCE)
-    cuts = {part.path: at for part, at in zip(large, found, strict=True)}
+    part_cuts = await run_all(work, at_once=FOOTERS_AT_ONCE)
+    cuts = {part.path: at for part, at in zip(large, part_cuts, strict=True)}
     for part in parts:
         if part.path in cuts:
             shares.extend(_cut(place, part, wanted, cuts[part.path]))
@@ -151,12 +151,12 @@ async def _tables(share: KeyedShare) -> AsyncGenerator[pa.Table, None]:
     wanted = share.wanted.between(share.since, share.wanted.limit)
     for window in groups_of(share.fragments, size_bytes=WINDOW_BYTES, count=WINDOW_READS):
         work = [partial(wal.fetch, fragment) for fragment in window]
-        for found in await run_all(work, at_once=WINDOW_READS):
-            yield await clock.offload(partial(_wanted_of, found, wanted))
+        for records in await run_all(work, at_once=WINDOW_READS):
+            yield await clock.offload(partial(_wanted_of, records, wanted))
 
 
-def _wanted_of(found: pa.Table, wanted: KeyedScope) -> pa.Table:
-    return wanted.rows_of(keyed_records(found))
+def _wanted_of(records: pa.Table, wanted: KeyedScope) -> pa.Table:
+    return wanted.rows_of(keyed_records(records))
 
 
 async def _of_part(
@@ -167,8 +167,8 @@ async def _of_part(
             if part.first_key <= key <= part.last_key:
                 yield await reader.read_key(part, key, wanted.start, wanted.limit)
         return
-    found = reader.scan_keys(part, wanted.first, wanted.last, wanted.start, wanted.limit)
-    async with aclosing(found) as tables:
+    stream = reader.scan_keys(part, wanted.first, wanted.last, wanted.start, wanted.limit)
+    async with aclosing(stream) as tables:
         async for table in tables:
             yield table
 
@@ -182,8 +182,10 @@ async def _cuts_of(part: RunPart, store: Store) -> list[bytes]:
         tail = (await store.get(part.path, start=end - length, limit=end)).data
     footer = read_footer(tail[-length:])
     groups = [footer.row_group(n) for n in range(footer.num_row_groups)]
-    found = [(group.column(0).statistics, group.num_rows) for group in groups]
-    rows = [(keys.min, count) for keys, count in found if keys is not None and keys.has_min_max]
+    statistics = [(group.column(0).statistics, group.num_rows) for group in groups]
+    rows = [
+        (keys.min, count) for keys, count in statistics if keys is not None and keys.has_min_max
+    ]
     return cut_evenly(rows, round(part.num_bytes / SHARE_BYTES))
 
 

@@ -29,7 +29,7 @@ from tidelog.location import open_location
 from tidelog.spark.keyed.commit import commit_batch, discard_staged
 from tidelog.spark.keyed.options import KeyedWriteSettings
 from tidelog.spark.keyed.share import KeyedLogPlace
-from tidelog.spark.keyed.staging import Staged, StagedBlock, stage_records
+from tidelog.spark.keyed.staging import StagedBatch, StagedBlock, stage_records
 from tidelog.spark.options import told_as_spark_tells
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.worker import use_one_core
@@ -87,7 +87,7 @@ class KeyedStreamWriter(DataSourceStreamArrowWriter):
         return _staged(self._sink, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        queries = {one.query for one in messages if isinstance(one, StagedTask)}
+        queries = {message.query for message in messages if isinstance(message, StagedTask)}
         if not queries:
             return
         with told_as_spark_tells():
@@ -161,12 +161,19 @@ def _abort(sink: KeyedSink, messages: list[Any]) -> None:
     asyncio.run(discard_staged(sink.place.open(SystemClock()), _all_of(messages)))
 
 
-async def _commit_to(place: KeyedLogPlace, staged: Staged, name: tuple[str, int] | None) -> None:
+async def _commit_to(
+    place: KeyedLogPlace, staged: StagedBatch, name: tuple[str, int] | None
+) -> None:
     location = await open_location(place.location_url)
     await commit_batch(location.keyed, place.name, staged, name)
 
 
-def _all_of(messages: list[Any]) -> Staged:
-    return Staged(
-        tuple(block for one in messages if isinstance(one, StagedTask) for block in one.blocks)
+def _all_of(messages: list[Any]) -> StagedBatch:
+    return StagedBatch(
+        tuple(
+            block
+            for message in messages
+            if isinstance(message, StagedTask)
+            for block in message.blocks
+        )
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -37,15 +36,6 @@ class KeyedSourceReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_keyed_partition(partition)
-
-
-class FilteringKeyedReader(KeyedSourceReader):
-    """A reader that gets Spark's filters on keys and sequences, and skips other records."""
-
-    def pushFilters(self, filters: list[Any]) -> Iterator[Any]:
-        self._pin = self._pin.narrowed(self._pin.wanted.narrowed(filters))
-        # Spark evaluates all filters again, since bounds may match more rows than a filter.
-        yield from filters
 
 
 def read_keyed_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:

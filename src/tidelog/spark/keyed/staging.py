@@ -23,7 +23,7 @@ from tidelog.keyed.write.arrow import columns_of
 from tidelog.spark.keyed.share import KeyedLogPlace
 from tidelog.store.port import Store
 from tidelog.wal.append.bodies import RECORD_BYTES_MAX
-from tidelog.wal.format.key_set import KEY_BYTES_MAX
+from tidelog.wal.format.fragment_sets import KEY_BYTES_MAX
 
 INLINE_BYTES: Final = 256 * 1024
 BLOCK_BYTES: Final = 32 * 1024 * 1024
@@ -47,7 +47,7 @@ class StagedBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedBatch:
     """All records of a batch, in order.
 
     Units: ``num_bytes``: bytes in memory.
@@ -118,8 +118,8 @@ async def load_block(store: Store, block: StagedBlock) -> pa.Table:
             data = (await store.get(block.path)).data
         except ObjectNotFound as error:
             raise ReadOvertaken(
-                "two collections ran during this write, and deleted its staged records: nothing "
-                "was appended, so write it again"
+                "the collector ran twice during this write, and deleted its staged records: "
+                "nothing was appended, so write it again"
             ) from error
         if xxhash.xxh3_128_digest(data) != block.digest:
             raise CorruptionError("staged records differ from those a task wrote", path=block.path)

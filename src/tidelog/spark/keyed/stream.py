@@ -40,7 +40,7 @@ class KeyedStreamReader(OffsetStreamReader[KeyedLogPlace, KeyedStateHandle]):
     FIELD = SEQUENCE
 
     def __init__(self, settings: KeyedReadSettings, *, clock: Clock | None = None) -> None:
-        super().__init__(settings, clock=clock)
+        super().__init__(settings.batch_records_max, clock=clock)
         self._settings = settings
 
     async def _open(self) -> tuple[KeyedLogPlace, KeyedStateHandle]:

@@ -61,9 +61,9 @@ _DENIED = (
     "and delete in this bucket"
 )
 _NO_CREDENTIALS = {
-    "s3": "no credentials were found: give access_key_id and secret_access_key in the URL, "
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile: AWS_PROFILE, or ?profile= "
-    "in the URL (pip install 'tidelog[aws]')",
+    "s3": "no credentials were found: pass access_key_id and secret_access_key in the URL, set "
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile: AWS_PROFILE, or "
+    "?profile= in the URL (pip install 'tidelog[aws]')",
     "gs": "no credentials were found: set GOOGLE_APPLICATION_CREDENTIALS to the file of a service "
     "account's key, or log in with 'gcloud auth application-default login'",
     "az": "no credentials were found: set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
@@ -132,12 +132,12 @@ def is_past_the_end(error: Exception) -> bool:
 def _refused(error: Exception, text: str, asked: FailedRequest) -> TidelogError | None:
     status = _first(_STATUS, text)
     facts: dict[str, Any] = {"key": asked.key, "store": asked.store, "reason": _reason(text)}
-    told = _first(_PROVIDER, text)
-    if told is not None:
+    provider_error = _first(_PROVIDER, text)
+    if provider_error is not None:
         return StoreRefused(
             "the profile has no credentials: check ~/.aws/config, and log in again",
             store=asked.store,
-            reason=told.strip()[:_REASON_CHARACTERS],
+            reason=provider_error.strip()[:_REASON_CHARACTERS],
         )
     if _METADATA.search(text):
         return StoreRefused(_NO_CREDENTIALS[asked.store.partition(":")[0]], store=asked.store)
@@ -165,7 +165,7 @@ def _refused(error: Exception, text: str, asked: FailedRequest) -> TidelogError 
             "this store cannot store an object with that key: use another key", **facts
         )
     if status is not None and status.startswith("4"):
-        return LocationError("the store rejects the request", **facts)
+        return LocationError("the store rejects the request: correct the reason", **facts)
     return None
 
 
@@ -199,5 +199,5 @@ def _reason(text: str) -> str:
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str | None:
-    found = pattern.search(text)
-    return None if found is None else found.group(1)
+    match = pattern.search(text)
+    return None if match is None else match.group(1)

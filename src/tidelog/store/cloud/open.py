@@ -84,13 +84,19 @@ def open_cloud(url: str, *, clock: Clock) -> CloudStore:
         raise UsageError(f"the URL has no bucket: write {scheme}://bucket/prefix", url=place)
     if prefix:
         check_key(prefix)
-    told = _parameters(scheme, query)
-    provider = profile_credentials(told, os.environ) if scheme == "s3" else None
-    endpoint = told.get("endpoint") or _endpoint_of_environment(scheme)
+    parameters = _parameters(scheme, query)
+    provider = profile_credentials(parameters, os.environ) if scheme == "s3" else None
+    endpoint = parameters.get("endpoint") or _endpoint_of_environment(scheme)
     try:
         stores = [
             _open(
-                scheme, name, prefix, told, endpoint, provider=provider, retry_config=retry_config
+                scheme,
+                name,
+                prefix,
+                parameters,
+                endpoint,
+                provider=provider,
+                retry_config=retry_config,
             )
             for retry_config in (_RETRY, _ONCE)
         ]
@@ -108,13 +114,15 @@ def open_cloud(url: str, *, clock: Clock) -> CloudStore:
         ) from error
     bucket = Bucket(
         name=name,
-        url=_shown(f"{scheme}://{name}/{prefix}".rstrip("/"), told),
+        url=_shown(f"{scheme}://{name}/{prefix}".rstrip("/"), parameters),
         patient=stores[0],
         single=stores[1],
         strings=scheme == "gs"
         or (scheme == "s3" and (not endpoint or bool(_ORDERED_HOSTS.search(endpoint)))),
         by_version=scheme == "gs",
-        listing=_s3_listing(name, prefix, told, provider, endpoint) if scheme == "s3" else None,
+        listing=_s3_listing(name, prefix, parameters, provider, endpoint)
+        if scheme == "s3"
+        else None,
     )
     atexit.unregister(_await_threads)
     atexit.register(_await_threads)
@@ -143,13 +151,13 @@ def _open(
     scheme: str,
     name: str,
     prefix: str,
-    told: dict[str, str],
+    parameters: dict[str, str],
     endpoint: str,
     *,
     provider: Boto3CredentialProvider | None,
     retry_config: RetryConfig,
 ) -> ObjectStore:
-    allow_http = _flag(told, "allow_http") or endpoint.startswith("http://")
+    allow_http = _flag(parameters, "allow_http") or endpoint.startswith("http://")
     client: ClientConfig = {
         "connect_timeout": timedelta(seconds=_CONNECT_S),
         "timeout": timedelta(seconds=_REQUEST_S),
@@ -166,7 +174,7 @@ def _open(
     return S3Store(
         name,
         prefix=within,
-        config=_s3_config(told),
+        config=_s3_config(parameters),
         client_options=client,
         retry_config=retry_config,
         credential_provider=provider,
@@ -176,12 +184,12 @@ def _open(
 def _s3_listing(
     name: str,
     prefix: str,
-    told: dict[str, str],
+    parameters: dict[str, str],
     provider: Boto3CredentialProvider | None,
     endpoint: str,
 ) -> S3Listing:
     """Return the listing of a bucket by its own requests, with the bucket in the path."""
-    config = _s3_config({**told, "virtual_hosted": "false"})
+    config = _s3_config({**parameters, "virtual_hosted": "false"})
     client: ClientConfig = {"allow_http": True} if endpoint.startswith("http://") else {}
 
     def open_query(query: str) -> S3Store:
@@ -192,41 +200,41 @@ def _s3_listing(
     return S3Listing(f"{prefix}/" if prefix else "", open_query)
 
 
-def _s3_config(told: dict[str, str]) -> S3Config:
+def _s3_config(parameters: dict[str, str]) -> S3Config:
     config: S3Config = {}
-    if "endpoint" in told:
+    if "endpoint" in parameters:
         # Set both, or AWS_ENDPOINT_URL_S3 in the environment would win over the URL.
-        config["endpoint"] = told["endpoint"]
-        config["aws_endpoint_url_s3"] = told["endpoint"]
-    if "region" in told:
-        config["region"] = told["region"]
-    if "access_key_id" in told:
-        config["access_key_id"] = told["access_key_id"]
-    if "secret_access_key" in told:
-        config["secret_access_key"] = told["secret_access_key"]
-    if "session_token" in told:
-        config["session_token"] = told["session_token"]
-    if _flag(told, "virtual_hosted"):
+        config["endpoint"] = parameters["endpoint"]
+        config["aws_endpoint_url_s3"] = parameters["endpoint"]
+    if "region" in parameters:
+        config["region"] = parameters["region"]
+    if "access_key_id" in parameters:
+        config["access_key_id"] = parameters["access_key_id"]
+    if "secret_access_key" in parameters:
+        config["secret_access_key"] = parameters["secret_access_key"]
+    if "session_token" in parameters:
+        config["session_token"] = parameters["session_token"]
+    if _flag(parameters, "virtual_hosted"):
         config["virtual_hosted_style_request"] = True
     return config
 
 
 def _parameters(scheme: str, query: str) -> dict[str, str]:
     known = S3_PARAMETERS if scheme == "s3" else ()
-    told = dict(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))
-    for name in told:
+    parameters = dict(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))
+    for name in parameters:
         if name not in known:
             allowed = ", ".join(known) or "none; credentials come from the environment"
             raise UsageError(
                 f"{name!r} is not a parameter of {scheme}:// URLs; known parameters: {allowed}"
             )
-    if "endpoint" in told and not re.match(r"https?://[^/@]+/?", told["endpoint"]):
+    if "endpoint" in parameters and not re.match(r"https?://[^/@]+/?", parameters["endpoint"]):
         raise UsageError("an endpoint must be http://host:port or https://host, without a user")
-    return told
+    return parameters
 
 
-def _flag(told: dict[str, str], name: str) -> bool:
-    value = told.get(name, "false").lower()
+def _flag(parameters: dict[str, str], name: str) -> bool:
+    value = parameters.get(name, "false").lower()
     if value not in ("true", "false", "1", "0"):
         raise UsageError(f"{name} must be true or false, not {value!r}")
     return value in ("true", "1")
@@ -237,6 +245,10 @@ def _endpoint_of_environment(scheme: str) -> str:
     return next((os.environ[name] for name in names if os.environ.get(name)), "")
 
 
-def _shown(place: str, told: dict[str, str]) -> str:
-    shown = [f"{name}={quote(told[name], safe=':/[]')}" for name in told if name not in SECRETS]
+def _shown(place: str, parameters: dict[str, str]) -> str:
+    shown = [
+        f"{name}={quote(parameters[name], safe=':/[]')}"
+        for name in parameters
+        if name not in SECRETS
+    ]
     return place + ("?" + "&".join(shown) if shown else "")

@@ -51,18 +51,18 @@ class S3Listing:
             store = self.open_query(urlencode({**asked, "x-id": "ListObjectsV2"}))
             data = await clock.offload(partial(_load, store))
             page = ElementTree.fromstring(data)
-            for found in page.iterfind("{*}Contents"):
-                yield self._entry(found)
+            for element in page.iterfind("{*}Contents"):
+                yield self._entry(element)
             token = page.findtext("{*}NextContinuationToken")
             if not token:
                 return
             asked["continuation-token"] = token
 
-    def _entry(self, found: ElementTree.Element) -> Entry:
-        key = unquote_plus(found.findtext("{*}Key", ""))
-        modified = datetime.fromisoformat(found.findtext("{*}LastModified", ""))
-        size = int(found.findtext("{*}Size", "0"))
-        e_tag = found.findtext("{*}ETag", "")
+    def _entry(self, element: ElementTree.Element) -> Entry:
+        key = unquote_plus(element.findtext("{*}Key", ""))
+        modified = datetime.fromisoformat(element.findtext("{*}LastModified", ""))
+        size = int(element.findtext("{*}Size", "0"))
+        e_tag = element.findtext("{*}ETag", "")
         return Entry(key.removeprefix(self.prefix), size, e_tag, int(modified.timestamp() * 1e6))
 
 

@@ -175,12 +175,12 @@ class CloudStore:
                 chunk_size=_PAGE_ENTRIES,
             )
             async for page in pages:
-                for found in page:
-                    last = found["path"]
+                for meta in page:
+                    last = meta["path"]
                     if is_past(prefix, last):
                         return
                     if _is_wanted(last, prefix, after):
-                        yield self._entry(found)
+                        yield self._entry(meta)
         except FOREIGN as error:
             mapped = self._mapped(error, "list", prefix)
             if self._bucket.listing is None or not has_odd_key(error):

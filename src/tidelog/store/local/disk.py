@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from tidelog.errors import (
     LocationError,
@@ -27,10 +27,10 @@ from tidelog.errors import (
 )
 from tidelog.store.keys import PRIVATE, check_key
 from tidelog.store.local import files
-from tidelog.store.local.identity import Root
-from tidelog.store.local.walk import directories
-from tidelog.store.port import Entry, Object
+from tidelog.store.local.files import Root
+from tidelog.store.port import Object
 
+T = TypeVar("T")
 _LEFT_OVER_NS = 24 * 3_600 * 1_000_000_000
 _TRIES_MAX = 4
 LOT_NS: Final = 1_000_000
@@ -89,10 +89,10 @@ class Disk:
                 # A writer that reads back its put must find a durable object.
                 self._sync(path)
             for _ in range(_TRIES_MAX):
-                found = _read_once(path, start, limit, unless)
-                if found != "changed":
+                result = _read_once(path, start, limit, unless)
+                if result != "changed":
                     self._see(key)
-                    return found
+                    return result
         except (FileNotFoundError, NotADirectoryError) as error:
             self._refuse_gone(reads=True)
             raise ObjectNotFound("no object has that key", key=key, store=self.url) from error
@@ -211,23 +211,14 @@ class Disk:
         self._refuse_gone(outcome=Outcome.UNKNOWN)
         return held_elsewhere
 
-    def page(self, entries: Iterator[Entry], count: int) -> Sequence[Entry]:
-        """Return the next ``count`` entries of a walk."""
+    def page(self, entries: Iterator[T], count: int | None = None) -> Sequence[T]:
+        """Return the next ``count`` entries of a walk, or all."""
         try:
             page = list(itertools.islice(entries, count))
         except OSError as error:
             raise files.location_error(error, path=error.filename, store=self.url) from error
         self._refuse_gone(reads=True)
         return page
-
-    def folders(self, prefix: str) -> Sequence[str]:
-        """Return the names of the directories directly below a prefix that ends in ``/``."""
-        try:
-            names = directories(self.root, prefix)
-        except OSError as error:
-            raise files.location_error(error, path=error.filename, store=self.url) from error
-        self._refuse_gone(reads=True)
-        return names
 
     def _check_condition(self, wanted: Put, path: str) -> os.stat_result | None:
         """Return the status of the file at ``path``; refuse the put if its condition does not hold.

@@ -20,22 +20,24 @@ Source: persist, "Blob"; wal3, "Data Structures" (fragments are written once).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from tidelog.core.clock import Clock
+from tidelog.core.lookahead import SharedCalls
 from tidelog.core.metrics import observe_cache_read
 from tidelog.errors import TidelogError, require
 from tidelog.store.listing import known_folders
 from tidelog.store.local.files import location_error
 from tidelog.store.port import Entry, Object, Store
 from tidelog.store.wrappers.cached_disk import Directory
-from tidelog.store.wrappers.flights import Changer, SharedCalls, Visit, Visits
 from tidelog.store.wrappers.metered import Usage, usage_of
 
+T = TypeVar("T")
 _Range = tuple[str, int, int | None]
 
 ENTRY_BYTES = 256  # The approximate overhead of an entry, so that empty objects are limited too.
@@ -76,7 +78,7 @@ class CacheReads:
     failures_count: int = 0
 
 
-class Cached:
+class CachedStore:
     """A store that caches immutable objects.
 
     ``is_immutable(key)`` is the caller's promise that the key always names the same bytes if it
@@ -146,12 +148,12 @@ class Cached:
                 self._count("joined")
             flight = self._flights.join(name, partial(self._fetch, *name))
             try:
-                found = await self._flights.wait(name, flight)
+                stored = await self._flights.wait(name, flight)
             except TidelogError:
                 if flight.number >= asked:
                     raise
                 continue  # The request was sent before this call: see `SharedCalls`.
-            return found if name == (key, start, limit) else _cut(found, start, limit)
+            return stored if name == (key, start, limit) else _cut(stored, start, limit)
         return await self._fetch(key, start, limit)
 
     async def refresh(self, key: str, e_tag: str) -> Object | None:
@@ -207,24 +209,24 @@ class Cached:
 
     async def _fetch(self, key: str, start: int, limit: int | None) -> Object:
         with self._visits.begin(key) as visit:
-            found = await self._from_disk(key)
-            if found is None:
+            stored = await self._from_disk(key)
+            if stored is None:
                 self._count("store")
-                found = await self._store.get(key, start=start, limit=limit)
-                if not _is_whole(found, start, limit):
-                    return found
-                await self._to_disk(key, found, visit)
+                stored = await self._store.get(key, start=start, limit=limit)
+                if not _is_whole(stored, start, limit):
+                    return stored
+                await self._to_disk(key, stored, visit)
             else:
                 self._count("disk")
             if visit.may_keep:
-                self._memory.keep(key, found)
-            return _cut(found, start, limit)
+                self._memory.keep(key, stored)
+            return _cut(stored, start, limit)
 
     async def _keep(self, key: str, data: bytes, e_tag: str, visit: Visit) -> None:
-        found = Object(bytes(data), e_tag, self._clock.now_us())
+        stored = Object(bytes(data), e_tag, self._clock.now_us())
         if visit.may_keep:
-            self._memory.keep(key, found)
-        await self._to_disk(key, found, visit)
+            self._memory.keep(key, stored)
+        await self._to_disk(key, stored, visit)
 
     @asynccontextmanager
     async def _change(self, keys: Sequence[str]) -> AsyncIterator[Changer]:
@@ -251,13 +253,13 @@ class Cached:
             self._failed()
             return None
 
-    async def _to_disk(self, key: str, found: Object, visit: Visit) -> None:
+    async def _to_disk(self, key: str, stored: Object, visit: Visit) -> None:
         if self._disk is None or not visit.may_keep:
             return
         keep = partial(
             self._disk.keep,
             key,
-            found,
+            stored,
             unique=self._clock.unique(),
             now_ns=self._clock.now_us() * 1_000,
             may_keep=lambda: visit.may_keep,
@@ -276,19 +278,19 @@ class Cached:
             # Otherwise the copy could be read after the deletion.
             raise location_error(error, key=keys[0], store=self.url) from error
 
-    def _count(self, found: str) -> None:
-        name = f"{found}_count"
+    def _count(self, place: str) -> None:
+        name = f"{place}_count"
         self._reads = replace(self._reads, **{name: getattr(self._reads, name) + 1})
-        observe_cache_read(found)
+        observe_cache_read(place)
 
     def _failed(self) -> None:
         count = self._reads.failures_count + 1
         self._reads = replace(self._reads, failures_count=count)
 
 
-def _is_whole(found: Object, start: int, limit: int | None) -> bool:
+def _is_whole(stored: Object, start: int, limit: int | None) -> bool:
     """Return True if a read returned the whole object, as when its range was cut short."""
-    return start == 0 and (limit is None or len(found.data) < limit)
+    return start == 0 and (limit is None or len(stored.data) < limit)
 
 
 def _cut(whole: Object, start: int, limit: int | None) -> Object:
@@ -320,10 +322,10 @@ class MemoryShelf:
 
     def find(self, key: str) -> Object | None:
         """Return an object, and mark it as the most recently used."""
-        found = self._objects.get(key)
-        if found is not None:
+        stored = self._objects.get(key)
+        if stored is not None:
             self._objects.move_to_end(key)
-        return found
+        return stored
 
     def keep(self, key: str, found: Object) -> None:
         """Keep an object in place of an earlier one with its key."""
@@ -340,3 +342,63 @@ class MemoryShelf:
         dropped = self._objects.pop(key, None)
         if dropped is not None:
             self._used_bytes -= cost_bytes(dropped)
+
+
+class Visit:
+    """A caller that has a key's bytes, and may cache them unless the key changes."""
+
+    def __init__(self, *, may_keep: bool) -> None:
+        self.may_keep = may_keep
+
+
+class Changer:
+    """A caller that changes keys; ``alone`` is False if another caller changes one of them too."""
+
+    def __init__(self, *, alone: bool) -> None:
+        self.alone = alone
+
+
+class Visits:
+    """The current visits and changes, by key."""
+
+    def __init__(self) -> None:
+        self._visits: dict[str, set[Visit]] = {}
+        self._changes: dict[str, set[Changer]] = {}
+
+    def changing(self, key: str) -> bool:
+        return key in self._changes
+
+    @contextmanager
+    def begin(self, key: str) -> Iterator[Visit]:
+        """Begin to read or put a key; the bytes may be cached while ``may_keep`` is True."""
+        visit = Visit(may_keep=not self.changing(key))
+        self._visits.setdefault(key, set()).add(visit)
+        try:
+            yield visit
+        finally:
+            # A thread continues when its caller is cancelled, and may be about to cache bytes.
+            visit.may_keep = False
+            _take_out(self._visits, key, visit)
+
+    @contextmanager
+    def change(self, keys: Sequence[str]) -> Iterator[Changer]:
+        """Change keys; concurrent visits of these keys cache nothing."""
+        others = [change for key in keys for change in self._changes.get(key, ())]
+        change = Changer(alone=not others)
+        for other in others:
+            other.alone = False
+        for key in set(keys):
+            self._changes.setdefault(key, set()).add(change)
+            for visit in self._visits.get(key, ()):
+                visit.may_keep = False
+        try:
+            yield change
+        finally:
+            for key in set(keys):
+                _take_out(self._changes, key, change)
+
+
+def _take_out(sets: dict[str, set[T]], key: str, member: T) -> None:
+    sets[key].discard(member)
+    if not sets[key]:
+        del sets[key]

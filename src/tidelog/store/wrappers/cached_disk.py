@@ -108,16 +108,16 @@ class Directory:
                 data = file.read()
         except FileNotFoundError:
             return None
-        found = decode_copy(data, store=self._store, key=key)
+        stored = decode_copy(data, store=self._store, key=key)
         with suppress(FileNotFoundError):
-            if found is None:
+            if stored is None:
                 # A concurrently written good copy may be lost here; it is read again from the
                 # store.
                 self.damaged_count += 1
                 os.unlink(path)
             else:
                 os.utime(path, ns=(now_ns, now_ns))
-        return found
+        return stored
 
     def keep(
         self, key: str, found: Object, *, unique: str, now_ns: int, may_keep: Callable[[], bool]

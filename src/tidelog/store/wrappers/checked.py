@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from tidelog.errors import CorruptionError
 from tidelog.store.port import Store
-from tidelog.store.wrappers.cached import Cached
+from tidelog.store.wrappers.cached import CachedStore
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ async def read_checked(store: Store, key: str, check: Callable[[bytes], Awaitabl
     try:
         return await check(data)
     except CorruptionError:
-        if not isinstance(store, Cached):
+        if not isinstance(store, CachedStore):
             raise
         await store.forget([key])
     # If it is wrong again, do not cache it: the next caller asks the store, which may be repaired

@@ -66,7 +66,7 @@ class Hedges:
     again_count: int = 0
 
 
-class Hedged:
+class HedgedStore:
     """A store whose slow requests are sent again; `Hedging` states when and how many.
 
     ``is_immutable(key)`` is the caller's promise about objects of that key. An object is never
@@ -158,7 +158,7 @@ class Hedged:
         # Only the bytes show whose object it is. The cancelled try does not matter: the key is
         # taken, so it cannot be stored any longer.
         try:
-            found = await self.get(key)
+            stored = await self.get(key)
         except (LocationError, ObjectNotFound) as error:
             raise LocationError(
                 "a put was sent twice and refused once, perhaps because the other try was "
@@ -168,9 +168,9 @@ class Hedged:
                 store=self.url,
                 reason=error,
             ) from error
-        if found.data != data:
+        if stored.data != data:
             raise refusal
-        return found.e_tag
+        return stored.e_tag
 
     async def _run(self, kind: str, call: Callable[[], Awaitable[T]]) -> T:
         self._budget = self._budget.earned(self._hedging)

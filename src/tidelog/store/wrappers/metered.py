@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Protocol, runtime_checkable
 
 from tidelog.core.clock import Clock
-from tidelog.core.metrics import observe_store_request
+from tidelog.core.metrics import SINK, observe_store_request
 from tidelog.errors import ContentionError, CorruptionError, LocationError
 from tidelog.store.listing import ListsFolders
 from tidelog.store.port import Entry, Object, Store
@@ -81,7 +81,7 @@ class Usage:
 
 
 @dataclass(slots=True)
-class _Moved:
+class _RequestBytes:
     """The bytes of one request's bodies."""
 
     read_bytes: int = 0
@@ -100,13 +100,13 @@ def usage_of(store: Store) -> Usage:
     return store.usage() if isinstance(store, MeteredStore) else Usage()
 
 
-class Metered:
+class MeteringStore:
     """A store wrapper that keeps a `Usage`."""
 
     def __init__(self, store: Store, *, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._usage = Usage()
+        self._sums = dict.fromkeys(Usage.__dataclass_fields__, 0)
 
     @property
     def url(self) -> str:
@@ -114,21 +114,21 @@ class Metered:
 
     def usage(self) -> Usage:
         """Return the usage so far; later requests do not change the result."""
-        return self._usage
+        return Usage(**self._sums)
 
     async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
         self._count("get", 1)
         with self._watch("get") as moved:
-            found = await self._store.get(key, start=start, limit=limit)
-            moved.read_bytes = len(found.data)
-        return found
+            stored = await self._store.get(key, start=start, limit=limit)
+            moved.read_bytes = len(stored.data)
+        return stored
 
     async def refresh(self, key: str, e_tag: str) -> Object | None:
         self._count("get", 1)
         with self._watch("get") as moved:
-            found = await self._store.refresh(key, e_tag)
-            moved.read_bytes = len(found.data) if found else 0
-        return found
+            stored = await self._store.refresh(key, e_tag)
+            moved.read_bytes = len(stored.data) if stored else 0
+        return stored
 
     async def put(
         self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None
@@ -167,25 +167,23 @@ class Metered:
             return await self._store.folders(prefix)
 
     @contextmanager
-    def _watch(self, kind: str) -> Iterator[_Moved]:
-        start_us = self._clock.monotonic_us()
-        moved = _Moved()
+    def _watch(self, kind: str) -> Iterator[_RequestBytes]:
+        sums, start_us, moved = self._sums, self._clock.monotonic_us(), _RequestBytes()
         try:
             yield moved
         except ContentionError:
-            self._add(refused_count=1)
+            sums["refused_count"] += 1
             raise
         except (LocationError, CorruptionError):
-            self._add(errors_count=1)
+            sums["errors_count"] += 1
             raise
         finally:
             took_us = self._clock.monotonic_us() - start_us
-            self._add(**{f"{kind}_us": took_us}, **asdict(moved))
-            observe_store_request(kind, took_us / 1e6, moved.read_bytes, moved.written_bytes)
+            sums[f"{kind}_us"] += took_us
+            sums["read_bytes"] += moved.read_bytes
+            sums["written_bytes"] += moved.written_bytes
+            if SINK.get() is not None:
+                observe_store_request(kind, took_us / 1e6, moved.read_bytes, moved.written_bytes)
 
     def _count(self, kind: str, requests_count: int) -> None:
-        self._add(**{f"{kind}_count": requests_count})
-
-    def _add(self, **more: int) -> None:
-        sums = {name: getattr(self._usage, name) + value for name, value in more.items()}
-        self._usage = replace(self._usage, **sums)
+        self._sums[f"{kind}_count"] += requests_count

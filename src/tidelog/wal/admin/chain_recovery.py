@@ -25,18 +25,17 @@ from dataclasses import dataclass
 from tidelog.core.setsum import Setsum
 from tidelog.errors import CorruptionError, NoSuchLog, UsageError
 from tidelog.wal.admin.found_slots import FoundEpochs, FoundSlot, epochs_of, fences_after
-from tidelog.wal.format.epoch import FIRST_SLOT, Epoch
 from tidelog.wal.format.epoch_chain import Chain, Seal
+from tidelog.wal.format.fragment_sets import is_listed
 from tidelog.wal.format.gc_plan import GARBAGE, Garbage
-from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail
+from tidelog.wal.format.link import FIRST_SLOT, DataLink, Epoch, FenceLink, Link, Tail
 from tidelog.wal.format.manifest import FIRST_POSITION, Manifest
-from tidelog.wal.format.stream_set import is_listed
 from tidelog.wal.format.streams import CLOSE, OPEN, StreamInfo, Streams
 from tidelog.wal.slot_protocol.chain import Step, extend, step
 
 
 @dataclass(frozen=True, slots=True)
-class _Begin:
+class _LogBeginning:
     """The beginning of a log: the epochs up to it, and the tail there."""
 
     epochs: tuple[Epoch, ...]
@@ -60,7 +59,7 @@ def relink(
     """
     if plan is not None and plan.is_destroyed:
         raise NoSuchLog(
-            "the log was dropped, so its remaining objects cannot be rebuilt into a log"
+            "the log was dropped, so it cannot be rebuilt: create a log of another name"
         )
     epochs = epochs_of(found)
     slot = _first_slot(epochs, plan, start)
@@ -82,8 +81,8 @@ def _first_slot(epochs: FoundEpochs, plan: Garbage | None, start: int | None) ->
         there = [one for one in epochs.newest.values() if one.link.start == start]
         if not there:
             raise UsageError(
-                "no object begins at the given start: give a position from which the log is "
-                "complete, and at which an object begins",
+                "no object of the log begins at that start: choose the first position of a stored "
+                "object after which no object is missing",
                 start=start,
             )
         return max(there, key=lambda one: (one.number, -one.link.slot)).link.slot
@@ -93,14 +92,16 @@ def _first_slot(epochs: FoundEpochs, plan: Garbage | None, start: int | None) ->
     return first if limit - len(epochs.run_to(limit)) <= first else limit
 
 
-def _begin(epochs: FoundEpochs, slot: int, plan: Garbage | None, start: int | None) -> _Begin:
+def _begin(
+    epochs: FoundEpochs, slot: int, plan: Garbage | None, start: int | None
+) -> _LogBeginning:
     if slot == FIRST_SLOT:
         return _begin_of_all(epochs, plan, start)
     data = epochs.newest.get(slot)
     if data is None:
         raise CorruptionError(
-            f"the object of slot {slot} is missing, where the log begins by its collection plan: "
-            "restore it; nothing was written"
+            f"the object of slot {slot} is missing, but the log begins there according to its "
+            "collection plan: restore the object; nothing was written"
         )
     link = data.link
     way = epochs.way_to(link.epoch, slot)
@@ -112,10 +113,10 @@ def _begin(epochs: FoundEpochs, slot: int, plan: Garbage | None, start: int | No
         log_bytes=link.log_bytes,
         streams=_streams_at(epochs, slot, plan),
     )
-    return _Begin(way, tail)
+    return _LogBeginning(way, tail)
 
 
-def _begin_of_all(epochs: FoundEpochs, plan: Garbage | None, start: int | None) -> _Begin:
+def _begin_of_all(epochs: FoundEpochs, plan: Garbage | None, start: int | None) -> _LogBeginning:
     """Return the beginning of a log from which nothing was collected: a new log or a copy.
 
     Raises:
@@ -133,8 +134,8 @@ def _begin_of_all(epochs: FoundEpochs, plan: Garbage | None, start: int | None) 
     if not is_known:
         raise CorruptionError(
             "the log seems to be a copy, and its collection plan does not name its first "
-            "position: rebuild it from a position after which it is complete, or copy it again; "
-            "if it is not a copy, move the plan away; nothing was written",
+            "position: pass a start after which no object is missing, or copy the log again; if "
+            "it is not a copy, move the plan away; nothing was written",
             plan=GARBAGE,
             expected=genesis.name,
         )
@@ -147,7 +148,7 @@ def _begin_of_all(epochs: FoundEpochs, plan: Garbage | None, start: int | None) 
         log_bytes=0,
         streams=Streams() if is_new else _streams_at(epochs, FIRST_SLOT, own),
     )
-    return _Begin((genesis,), tail)
+    return _LogBeginning((genesis,), tail)
 
 
 def _walk(epochs: FoundEpochs, tail: Tail) -> tuple[list[Step], Tail]:
@@ -158,6 +159,7 @@ def _walk(epochs: FoundEpochs, tail: Tail) -> tuple[list[Step], Tail]:
             raise CorruptionError(
                 "an object is at the wrong path: move it back to the path of its epoch and slot",
                 path=there.path,
+                expected=tail.path,
             )
         tail, met = step(tail, there.link, there.size_bytes)
         steps.append(met)
@@ -216,7 +218,7 @@ def _unreached(path: str, tail: Tail) -> CorruptionError:
     )
 
 
-def _manifest_at(begin: _Begin, writer: str) -> Manifest:
+def _manifest_at(begin: _LogBeginning, writer: str) -> Manifest:
     """Return the manifest of an empty log that continues at its beginning."""
     tail = begin.tail
     is_first = tail.slot == FIRST_SLOT

@@ -34,11 +34,10 @@ from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import MANIFEST, Manifest
 from tidelog.wal.format.manifest_update import check_manifest
 from tidelog.wal.format.snapshot import sum_of
+from tidelog.wal.format.wal3_records import checked_fragment
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
-from tidelog.wal.read.codec import checked_fragment
-from tidelog.wal.read.head import missing
+from tidelog.wal.read.head import missing, read_again
 from tidelog.wal.read.manifest_store import ManifestStore
-from tidelog.wal.read.read_again import read_again
 
 COPIER: Final = "copy task"  # Chroma's copies have the same name.
 COPIER_OF_NOTHING: Final = "zero-copy task"
@@ -164,8 +163,8 @@ async def _demand_nothing_else(target: Store, fragments: Sequence[Fragment]) -> 
 def _demand_kept(manifest: Manifest, start: int) -> None:
     if 0 < start < manifest.oldest:
         raise PositionCollected(
-            f"the records since {start} were collected: the oldest record is {manifest.oldest}; "
-            "hold the log with a cursor during a copy",
+            f"the records {start} to {manifest.oldest - 1} were collected: copy from "
+            f"{manifest.oldest}, and hold the log with a cursor during the copy",
             oldest=manifest.oldest,
         )
 

@@ -29,15 +29,16 @@ from tidelog.errors import (
     OutcomeUnknown,
     UsageError,
 )
+from tidelog.store.keys import Within
 from tidelog.store.port import Store
-from tidelog.store.within import Within
 from tidelog.wal.admin.origin import let_go_of_origin
 from tidelog.wal.format.cursor import cursor_name
-from tidelog.wal.format.epoch import EPOCHS, first_epoch, place_of
 from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.epoch_list import PAST
 from tidelog.wal.format.gc_plan import GARBAGE, encode_garbage, nothing_to_erase
-from tidelog.wal.format.manifest import MANIFEST, Manifest
+from tidelog.wal.format.link import EPOCHS, first_epoch
+from tidelog.wal.format.manifest import MANIFEST, Manifest, chain_of
+from tidelog.wal.format.paths import place_of
 from tidelog.wal.format.pin import pin_name
 from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.gc.orphans import SNAPSHOT, OrphanVerdict, judge_fragment
@@ -47,7 +48,6 @@ from tidelog.wal.gc.pins import has_fork
 from tidelog.wal.read.epoch_history import with_all_epochs
 from tidelog.wal.read.head import load_head, no_such_log
 from tidelog.wal.read.manifest_store import Change, ManifestStore
-from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
 from tidelog.wal.slot_protocol.fencing import Fencer
 
@@ -89,12 +89,12 @@ async def destroy_log(
     else:
         if chain is None:
             _refuse_foreign([key async for key in _keys(store, "")])
-            await _bury(store, clock, writer)
+            await _put_tombstone(store, clock, writer)
         elif not chain.is_destroyed:
             await _refuse_forks(store)
             with suppress(LogSealed):
                 await Fencer(store=store, clock=clock, writer=writer).seal()
-            await _bury(store, clock, writer)
+            await _put_tombstone(store, clock, writer)
     await _let_go_of_pins(store, clock, writer)
     await clock.sleep(grace_us)
     if isinstance(store, Within):
@@ -158,7 +158,7 @@ async def _refuse_forks(store: Store) -> None:
         )
 
 
-async def _bury(store: Store, clock: Clock, writer: str) -> None:
+async def _put_tombstone(store: Store, clock: Clock, writer: str) -> None:
     """Replace the manifest by a tombstone.
 
     A process that creates a pin reads the manifest afterwards, so no new fork can succeed.
@@ -197,8 +197,8 @@ async def _let_go_of_pins(store: Store, clock: Clock, writer: str) -> None:
             with suppress(ObjectChanged, OutcomeUnknown):
                 await replace_pin(store, clock, found, released)
     raise ContentionError(
-        f"gave up after {TRIES_MAX} tries to release the log's pins: other processes kept "
-        "changing them; drop the log again"
+        f"gave up after {TRIES_MAX} tries to drop the log's pins: other processes kept changing "
+        "them; drop the log again"
     )
 
 
@@ -225,9 +225,7 @@ async def _delete_all(store: Store, clock: Clock) -> DropReport:
     keys = [key async for key in _keys(store, "")]
     manifest = (await load_head(store)).manifest
     if not manifest.is_destroyed:
-        raise ContentionError(
-            "another process wrote to the log during its destruction: drop it again"
-        )
+        raise ContentionError("another process wrote to the log during its drop: drop it again")
     # The lists of old epochs show which fences must stay, so they stay too.
     known = await with_all_epochs(store, chain_of(manifest))
     manifest = changed(manifest, chain=known.chain)

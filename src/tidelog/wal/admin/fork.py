@@ -32,25 +32,23 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
+from tidelog.store.keys import Within
 from tidelog.store.listing import first_entry
-from tidelog.store.within import Within
 from tidelog.wal.admin.destroy import destroy_log
-from tidelog.wal.format.epoch import EPOCHS, Epoch
 from tidelog.wal.format.epoch_chain import Chain, Origin
 from tidelog.wal.format.epoch_list import shorten
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.manifest import Manifest, path_of
+from tidelog.wal.format.link import EPOCHS, Epoch
+from tidelog.wal.format.manifest import Manifest, chain_of, overlaps, path_of
 from tidelog.wal.format.manifest_update import pointer_to, snapshot_over
 from tidelog.wal.format.pin import Pin, check_pin_name
-from tidelog.wal.format.snapshot import Pointer, object_of, overlaps, sum_of
+from tidelog.wal.format.snapshot import Pointer, object_of, sum_of
 from tidelog.wal.gc.pin_objects import PinWitness, read_pin
 from tidelog.wal.gc.pins import Pins
 from tidelog.wal.read.epoch_history import with_all_epochs
-from tidelog.wal.read.head import collected, has_manifest, load_head
+from tidelog.wal.read.head import TreeReader, collected, has_manifest, load_head
 from tidelog.wal.read.manifest_store import ManifestStore
 from tidelog.wal.read.named_objects import store_named
-from tidelog.wal.read.tree_reader import TreeReader
-from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.checkpoint import roll_up_tail
 from tidelog.wal.slot_protocol.fencing import Fencer
 from tidelog.wal.slot_protocol.reader import SlotReader
@@ -170,14 +168,14 @@ class Fork:
                 await self._undo(target, manifest)
         except LocationError as error:
             raise OutcomeUnknown(
-                "another process released the fork's pin during the fork, and the fork could not "
-                "be undone: drop it",
+                "another process dropped the fork's pin during the fork, and the fork could not "
+                "be undone: drop the fork",
                 log=self.name,
                 reason=error,
             ) from error
         raise ContentionError(
-            "another process released the fork's pin during the fork, so the fork was undone: "
-            "fork again under another name",
+            "another process dropped the fork's pin during the fork, so the fork was undone: fork "
+            "again under another name",
             log=self.name,
         )
 
@@ -187,8 +185,8 @@ class Fork:
         end = await roll_up_tail(target, clock=self.clock, writer=self.writer)
         if end.manifest.next > manifest.next:
             raise OutcomeUnknown(
-                "another process released the fork's pin during the fork, and other writers have "
-                "appended to the fork: it was sealed; read their records, then drop it",
+                "another process dropped the fork's pin during the fork, and other writers have "
+                "appended to the fork, which is now sealed: read their records, then drop the fork",
                 log=self.name,
                 start=manifest.next,
             )
@@ -304,9 +302,9 @@ def refuse_unshareable(source: Manifest, start: int) -> None:
         PositionCollected: ``start`` was collected.
     """
     if source.chain is None:
-        raise UsageError("a log in wal3's format cannot be forked: copy it")
+        raise UsageError("a log of the manifest protocol cannot be forked: copy it instead")
     if source.chain.is_destroyed:
-        raise NoSuchLog("the source log was dropped")
+        raise NoSuchLog("the source log was dropped: fork another log")
     if 0 < start < source.oldest:
         raise collected(start, source.oldest)
     if start > source.next or start == source.next > source.oldest:

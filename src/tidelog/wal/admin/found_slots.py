@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from tidelog.core.setsum import Setsum
 from tidelog.errors import CorruptionError
-from tidelog.wal.format.epoch import Epoch, Place, first_epoch, place_of
-from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail
+from tidelog.wal.format.link import DataLink, Epoch, FenceLink, Link, Tail, first_epoch
+from tidelog.wal.format.paths import Place, place_of
 from tidelog.wal.slot_protocol.chain import step
 
 
@@ -36,6 +36,8 @@ class FoundSlot:
             raise CorruptionError(
                 "an object is at the wrong path: move it back to the path of its epoch and slot",
                 path=self.path,
+                epoch=self.link.epoch,
+                slot=self.link.slot,
             )
         return place
 
@@ -74,7 +76,7 @@ class Opening:
         fence = self.fences[slot]
         tail = Tail(epoch=ending, slot=slot, position=0, setsum=Setsum.zero(), log_bytes=0)
         _, met = step(tail, fence.link, fence.size_bytes)
-        assert isinstance(met, Epoch), "the fence of an opening names an epoch"
+        assert isinstance(met, Epoch), "a fence that begins an epoch names it"
         return met
 
 
@@ -148,7 +150,12 @@ def epochs_of(found: Sequence[FoundSlot]) -> FoundEpochs:
         if place.number == genesis.number and place.id != genesis.id:
             continue  # It belongs to an aborted copy.
         if (place.epoch, place.slot) in objects:
-            raise CorruptionError("a slot has two objects: move one of them away", path=one.path)
+            raise CorruptionError(
+                "a slot has two objects, so one is a copy: compare them, and move the copy away; "
+                "nothing was written",
+                path=one.path,
+                other=objects[place.epoch, place.slot].path,
+            )
         objects[place.epoch, place.slot] = one
         if isinstance(link, DataLink):
             data.append(FoundData(place.number, link, one.path, one.size_bytes))
@@ -156,8 +163,10 @@ def epochs_of(found: Sequence[FoundSlot]) -> FoundEpochs:
             opening = openings.setdefault(link.next.name, Opening(place.epoch))
             if opening.ending != place.epoch:
                 raise CorruptionError(
-                    "fences in two epochs open the same epoch: move the wrong fence away",
+                    "fences in two epochs open one epoch, so one is a copy: move the copy away; "
+                    "nothing was written",
                     path=one.path,
+                    other=next(iter(opening.fences.values())).path,
                 )
             opening.fences[place.slot] = one
     for each in sorted(data, key=lambda each: each.number):
@@ -175,16 +184,17 @@ def _genesis_of(found: Sequence[FoundSlot]) -> Epoch:
     ids = ids or {one.place.id for one in firsts}
     if len(ids) != 1:
         raise CorruptionError(
-            "the log's first epoch was not found: the log is a fork or an unfinished copy, or "
-            "its first fence is missing; nothing was written"
+            "the objects of the log's first epoch are missing, or belong to several logs; nothing "
+            "was written: restore them from a backup; if the log is a fork or an unfinished copy, "
+            "fork or copy its source again"
         )
     return first_epoch(id=ids.pop(), opener="")
 
 
 def _no_fence(name: str) -> CorruptionError:
     return CorruptionError(
-        "an epoch has records of the log, but no fence opens it: restore the missing fence; "
-        "nothing was written",
+        "the log has records of an epoch, but the object that begins this epoch (a fence) is "
+        "missing; nothing was written: restore it from a backup",
         epoch=name,
     )
 

@@ -6,7 +6,7 @@ Source: design page 3, "Manifest tree, setsum, cursors, collection".
 from __future__ import annotations
 
 from tidelog.core.clock import Clock
-from tidelog.store.within import Within
+from tidelog.store.keys import Within
 from tidelog.wal.gc.pin_objects import held_pins
 from tidelog.wal.gc.pins import Pins
 from tidelog.wal.read.head import load_head

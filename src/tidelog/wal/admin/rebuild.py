@@ -24,11 +24,12 @@ from tidelog.errors import (
 from tidelog.store.port import Entry, Store
 from tidelog.wal.admin.chain_recovery import relink
 from tidelog.wal.admin.found_slots import FoundSlot
-from tidelog.wal.format.epoch import EPOCHS, place_of
 from tidelog.wal.format.epoch_list import shorten
 from tidelog.wal.format.gc_plan import Garbage
-from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.link import EPOCHS
+from tidelog.wal.format.manifest import Manifest, chain_of
 from tidelog.wal.format.manifest_update import Rollover
+from tidelog.wal.format.paths import place_of
 from tidelog.wal.format.snapshot import object_of
 from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.gc.pin_objects import each_pin
@@ -36,7 +37,6 @@ from tidelog.wal.gc.plan_file import PlanFile
 from tidelog.wal.read.head import has_manifest
 from tidelog.wal.read.manifest_store import ManifestStore
 from tidelog.wal.read.named_objects import store_named
-from tidelog.wal.slot_protocol.chain import chain_of
 from tidelog.wal.slot_protocol.checkpoint import roll_all
 from tidelog.wal.slot_protocol.link_reader import read_link
 
@@ -59,11 +59,17 @@ async def rebuild_log(
         LocationError: the store failed.
     """
     if await has_manifest(store):
-        raise NameTaken("the log has a manifest: scrub it, and move it away if it is damaged")
+        raise NameTaken(
+            "the log has a manifest, so it needs no rebuild: scrub the log; if the manifest is "
+            "damaged, move it away, then rebuild"
+        )
     plan = await _plan(store, clock)
     entries = [entry async for entry in store.list(EPOCHS) if place_of(entry.key) is not None]
     if not entries:
-        raise UsageError("the store has no slots: only a log of the slot protocol can be rebuilt")
+        raise UsageError(
+            "no objects of a log of the slot protocol are stored at that name, so no log can be "
+            "rebuilt: check the name and the location"
+        )
     try:
         work = [partial(_found, store, entry) for entry in entries]
         found = await run_all(work, at_once=READS_MAX)
@@ -95,8 +101,8 @@ async def _refuse_short(store: Store, clock: Clock, manifest: Manifest) -> None:
     if max(known, default=0) > manifest.next:
         raise CorruptionError(
             "the newest records of the log are missing: a cursor or a pin is past the last "
-            "record; restore the records, or delete the cursor or pin if they are lost; nothing "
-            "was written",
+            "record; restore the records, or drop the cursor or pin if they are lost; nothing was "
+            "written",
             next=manifest.next,
             known=max(known),
         )

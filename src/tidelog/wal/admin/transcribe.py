@@ -38,7 +38,6 @@ from tidelog.store import conditional
 from tidelog.store.conditional import create
 from tidelog.store.port import Store
 from tidelog.wal.admin.copy import demand_no_log, manifest_of_copy, taken
-from tidelog.wal.format.epoch import EPOCHS, FIRST_EPOCHS, Epoch, first_epoch
 from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.fragment import Fragment, fragment_path
 from tidelog.wal.format.gc_plan import (
@@ -46,7 +45,7 @@ from tidelog.wal.format.gc_plan import (
     encode_garbage,
     nothing_to_erase,
 )
-from tidelog.wal.format.link import Tail, fragment_of
+from tidelog.wal.format.link import EPOCHS, FIRST_EPOCHS, Epoch, Tail, first_epoch, fragment_of
 from tidelog.wal.format.manifest import FIRST_SEQ_NO, MANIFEST, Manifest
 from tidelog.wal.format.manifest_update import Rollover, add_fragment
 from tidelog.wal.format.slot_object import encode_data
@@ -258,8 +257,8 @@ def runs_of_one_time(records: pa.Table) -> Iterator[pa.Table]:
             first = pc.index(column.is_valid(), pa.scalar(True)).as_py()
             position = records.column("position")[first].as_py()
             raise UsageError(
-                f"record {position} {has}, and wal3's format has no {name}s: only a log without "
-                f"{name}s can be exported, or copied with --protocol manifest"
+                f"record {position} {has}, but a log of the manifest protocol has no {name}s: "
+                f"only a log without {name}s can be exported or copied to that protocol"
             )
     times = records.column("timestamp_us").to_numpy()
     edges = [0, *(np.flatnonzero(np.diff(times)) + 1).tolist(), records.num_rows]

@@ -48,7 +48,7 @@ def unsent_error(reason: BaseException) -> BaseException:
         )
     if isinstance(reason, Exception):
         return InvariantError(
-            "the log's writer failed, and the records were not sent: file a bug",
+            "the log's writer failed, and the records were not sent: report this bug",
             reason=repr(reason),
         )
     return copy_of(reason)
@@ -64,7 +64,9 @@ def sent_error(reason: BaseException) -> BaseException:
         return again
     if isinstance(reason, Exception | CancelledError):
         return OutcomeUnknown(
-            "the store did not answer, so the records may be in the log: open it again to find out",
+            "the store did not answer, so the records may be in the log: append another record "
+            "with the same handle, then search the log for the records before you append them "
+            "again",
             reason=reason if isinstance(reason, TidelogError) else repr(reason),
         )
     return copy_of(reason)
@@ -73,7 +75,9 @@ def sent_error(reason: BaseException) -> BaseException:
 def out_of_reach(path: str, reason: BaseException | None) -> OutcomeUnknown:
     """Return the error for records that were sent to a store that no longer answers."""
     return OutcomeUnknown(
-        "the store cannot be reached, so the records may be in the log: open it again to find out",
+        "the store cannot be reached, so the records may be in the log: when the store answers "
+        "again, append another record with the same handle, then search the log for the records "
+        "before you append them again",
         path=path,
         reason=reason,
     )
@@ -82,7 +86,7 @@ def out_of_reach(path: str, reason: BaseException | None) -> OutcomeUnknown:
 def not_encoded(error: Exception) -> InvariantError:
     """Return the error for records that could not be encoded."""
     return InvariantError(
-        "these records could not be encoded, and none were sent: file a bug",
+        "these records could not be encoded, and none were sent: report this bug",
         reason=repr(error),
     )
 
@@ -96,9 +100,16 @@ def no_answer(batching: Batching, heard: BaseException | None) -> LocationError:
     """Return the error of a store that acknowledges nothing; ``heard`` is its last error."""
     told = f"the store has acknowledged nothing for {batching.patience_us / 1e6:g} s"
     if heard is None:
-        return LocationError(f"{told}: check whether it can be reached", outcome=Outcome.UNKNOWN)
+        return LocationError(
+            f"{told}: check that this machine can reach it, then search the log for the records "
+            "before you append them again",
+            outcome=Outcome.UNKNOWN,
+        )
     return LocationError(
-        f"{told}, and refused the last request", outcome=Outcome.UNKNOWN, reason=heard
+        f"{told}, and refused the last request: correct the reason, then search the log for the "
+        "records before you append them again",
+        outcome=Outcome.UNKNOWN,
+        reason=heard,
     )
 
 

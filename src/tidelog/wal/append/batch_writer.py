@@ -9,30 +9,29 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 
-from tidelog.core.clock import Clock
 from tidelog.errors import HandleError, LocationError, Outcome
 from tidelog.wal.append.append_errors import closed, copy_of, no_answer
 from tidelog.wal.append.batching import Batching
-from tidelog.wal.append.closing import Closing
+from tidelog.wal.append.bodies import array_of
+from tidelog.wal.append.closing import ClosingHandle
 from tidelog.wal.append.queue import LOOKS, Queue
-from tidelog.wal.append.work import PlacedRecords, Work
-from tidelog.wal.format.streams import Control
+from tidelog.wal.append.work import Work
+from tidelog.wal.format.streams import check_stream
+from tidelog.wal.read.limits import check_time_us
 
-REST_US: Final = 100_000  # How often a writer that must wait checks for other events.
 FAREWELL_S: Final = 1.0  # How long a cancelled task may take to end.
 
 
 @dataclass(slots=True, kw_only=True)
-class BatchWriter(Closing):
+class BatchWriter(ClosingHandle):
     """A writer that gathers appends into batches. Its task starts with the first append."""
 
     batching: Batching = field(default_factory=Batching)
@@ -40,7 +39,6 @@ class BatchWriter(Closing):
     _task: asyncio.Task[None] | None = None
     _closing: asyncio.Task[None] | None = None
     _look_due: asyncio.TimerHandle | None = None
-    _bucket: TokenBucket | None = None
 
     def __post_init__(self) -> None:
         self._queue = Queue(batching=self.batching)
@@ -64,7 +62,7 @@ class BatchWriter(Closing):
             return
         if self._closing is None:
             self._closing = asyncio.create_task(self._end(self._task), name="wal writer closing")
-            self._closing.add_done_callback(_told_to_those_who_wait)
+            self._closing.add_done_callback(_mark_retrieved)
         await asyncio.wait({self._closing})
         if (error := self._closing.exception()) is not None:
             raise copy_of(error) from error.__cause__
@@ -83,44 +81,50 @@ class BatchWriter(Closing):
     async def _serve(self) -> None:
         """Send batch after batch, until the writer is closed and the queue is empty."""
 
-    async def _submit(
+    async def append(
         self,
-        bodies: pa.BinaryArray,
+        records: Sequence[bytes],
         *,
-        timestamp_us: int | None = None,
         stream: bytes | None = None,
-        keys: bytes | pa.BinaryArray | None = None,
-        control: Control | None = None,
+        key: bytes | None = None,
+        timestamp_us: int | None = None,
         wait: bool = True,
     ) -> int:
-        """Queue records, and wait for the position of the first; see `Queue.add`."""
-        self._refuse_other_loop()
-        work = self._queue.add(
-            bodies, timestamp_us=timestamp_us, stream=stream, keys=keys, control=control, wait=wait
-        )
-        return await self._told(work, work.done)
+        """Append records; see `append` of `tidelog.wal.log`.
 
-    async def _place(
+        The log refuses the options that its protocol lacks.
+        """
+        return await self.append_arrow(
+            array_of(records), stream=stream, key=key, timestamp_us=timestamp_us, wait=wait
+        )
+
+    async def append_arrow(
         self,
         bodies: pa.BinaryArray,
         *,
-        timestamp_us: int | None,
-        keys: bytes | pa.BinaryArray | None,
-        wait: bool,
-    ) -> PlacedRecords:
-        """Queue records, and wait for their expected position; see `Queue.add`."""
+        stream: bytes | None = None,
+        key: bytes | pa.BinaryArray | None = None,
+        timestamp_us: int | None = None,
+        wait: bool = True,
+    ) -> int:
+        """Append the values of an array without nulls; see `append`."""
+        if timestamp_us is not None:
+            check_time_us(timestamp_us)
+        if stream is not None:
+            check_stream(stream)
         self._refuse_other_loop()
-        work = self._queue.add(bodies, timestamp_us=timestamp_us, keys=keys, wait=wait, placed=True)
-        placing = work.placing
-        assert placing is not None, "it is placed"
-        return PlacedRecords(await self._told(work, placing.ordered), work.done, placing)
+        work = self._queue.add(
+            bodies, timestamp_us=timestamp_us, stream=stream, keys=key, wait=wait
+        )
+        return await self._answer(work, work.done)
 
-    async def _told(self, work: Work, waiter: asyncio.Future[int]) -> int:
+    async def _answer(self, work: Work, waiter: asyncio.Future[int]) -> int:
         """Start the task if needed, and wait for the answer to an append."""
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="wal writer")
-            self._task.add_done_callback(_told_to_those_who_wait)
-        self._look_later()
+            self._task.add_done_callback(_mark_retrieved)
+        if self._look_due is None:
+            self._look_later()
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -167,15 +171,13 @@ class BatchWriter(Closing):
             return
         if task.get_loop() is not asyncio.get_running_loop():
             raise HandleError(
-                "this handle belongs to another event loop: open the log again in this one, "
-                "which fences the other handle, or share a handle of 'import tidelog' among "
-                "threads"
+                "this handle belongs to another event loop: open the log again in this loop, "
+                "which fences that handle; threads can share a handle of 'import tidelog'"
             )
 
     def _look_later(self) -> None:
-        if self._look_due is None:
-            loop = asyncio.get_running_loop()
-            self._look_due = loop.call_later(self._look_s, self._look)
+        loop = asyncio.get_running_loop()
+        self._look_due = loop.call_later(self._look_s, self._look)
 
     def _look(self) -> None:
         self._look_due = None
@@ -234,8 +236,9 @@ class BatchWriter(Closing):
         sent, unsent = (self._queue.unheard[way] + self._queue.lost[way] for way in (True, False))
         if sent or unsent:
             raise LocationError(
-                "some appends were not acknowledged: those not sent are not in the log; open the "
-                "log again to see which of those sent are in it",
+                "some appends were not acknowledged: those not sent are not in the log, and those "
+                "sent may be: open the log again, and search it for the records before you append "
+                "them again",
                 outcome=Outcome.UNKNOWN if sent else Outcome.NOT_APPLIED,
                 appends_sent=sent,
                 appends_not_sent=unsent,
@@ -245,79 +248,12 @@ class BatchWriter(Closing):
     async def _work_waits(self) -> bool:
         """Wait for work; return False once the writer is closed and the queue is empty."""
         queue = self._queue
-        await queue.changed.wait_for(lambda: queue.is_closing or len(queue) > 0)
+        while not queue and not queue.is_closing:
+            await queue.changed.wait()
         return len(queue) > 0
 
-    async def _has_token(self, clock: Clock) -> bool:
-        """Take a token for a put; if the bucket is empty, wait a while and return False."""
-        rate = self.batching.puts_per_second
-        if rate is None:
-            return True
-        now_us = clock.monotonic_us()
-        bucket = self._bucket or full(rate, now_us)
-        if left_us := wait_us(bucket, now_us):
-            await self._rest(left_us, clock)
-            return False
-        self._bucket = spend(bucket, now_us)
-        return True
 
-    async def _pace(self, begun_us: int, clock: Clock) -> None:
-        """Wait for `Batching.interval_us` between batches, unless the next is full or the last."""
-        due_us = begun_us + self.batching.interval_us
-        while not self._queue.fills_a_batch and not self._queue.is_closing:
-            left_us = max(0, due_us - clock.monotonic_us())
-            await self._rest(left_us, clock)
-            if left_us <= REST_US:
-                return
-
-    async def _rest(self, left_us: int, clock: Clock) -> None:
-        """Wait for a setting, but only briefly, so that a close is noticed."""
-        self._queue.is_resting = True
-        await clock.sleep(min(left_us, REST_US))
-        self._queue.is_resting = False
-
-
-def _told_to_those_who_wait(task: asyncio.Task[None]) -> None:
+def _mark_retrieved(task: asyncio.Task[None]) -> None:
     """Mark a task's error as retrieved; callers get it from their futures."""
     if not task.cancelled():
         task.exception()
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBucket:
-    """The tokens left at a moment. The bucket holds one second's worth, and at least one.
-
-    Units:
-        at_us: monotonic time.
-    """
-
-    per_second: float
-    tokens: float
-    at_us: int
-
-    @property
-    def capacity(self) -> float:
-        return max(1.0, self.per_second)
-
-
-def full(per_second: float, now_us: int) -> TokenBucket:
-    """Return a full bucket."""
-    return TokenBucket(per_second, max(1.0, per_second), now_us)
-
-
-def wait_us(bucket: TokenBucket, now_us: int) -> int:
-    """Return the time until the bucket has a token; 0 if it has one now."""
-    missing = 1.0 - _refilled(bucket, now_us).tokens
-    return max(0, math.ceil(missing / bucket.per_second * 1e6))
-
-
-def spend(bucket: TokenBucket, now_us: int) -> TokenBucket:
-    """Take a token. The bucket must have one."""
-    refilled = _refilled(bucket, now_us)
-    return replace(refilled, tokens=max(0.0, refilled.tokens - 1.0))
-
-
-def _refilled(bucket: TokenBucket, now_us: int) -> TokenBucket:
-    gained = max(0, now_us - bucket.at_us) * bucket.per_second / 1e6
-    tokens = min(bucket.capacity, bucket.tokens + gained)
-    return replace(bucket, tokens=tokens, at_us=max(now_us, bucket.at_us))

@@ -1,4 +1,4 @@
-"""Checks of one append's records before they are queued. Pure.
+"""Checks of one append's records before they are queued, and the columns of a batch. Pure.
 
 Records of several appends are joined in one object. An array of a wrong type or size would fail
 there, and fail the other appends with it. So it is refused first.
@@ -7,14 +7,15 @@ there, and fail the other appends with it. So it is refused first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import UsageError
+from tidelog.wal.append.work import Work
 from tidelog.wal.format.arrays import binary_array, binary_scalar
-from tidelog.wal.format.key_set import KEY_BYTES_MAX, check_key
+from tidelog.wal.format.fragment_sets import KEY_BYTES_MAX, check_key
 from tidelog.wal.format.parquet import BYTES_MIN, RECORDS_MAX
 
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -124,6 +125,22 @@ def keys_of(keys: bytes | pa.BinaryArray | None, count: int) -> pa.BinaryArray |
         raise UsageError(f"a key must have at most {KEY_BYTES_MAX} bytes", size_bytes=largest)
     _check_key_bytes(pc.sum(lengths.cast(pa.int64())).as_py(), count)
     return _alone(keys)
+
+
+def bodies_of(batch: Sequence[Work]) -> pa.BinaryArray:
+    """Return the bodies of a batch in one array."""
+    return joined([work.bodies for work in batch])
+
+
+def keys_in(batch: Sequence[Work]) -> pa.BinaryArray | None:
+    """Return the keys of a batch, null for records without one; None if no record has one."""
+    if all(work.keys is None for work in batch):
+        return None
+    columns: list[Any] = [
+        pa.nulls(len(work.bodies), pa.binary()) if work.keys is None else work.keys
+        for work in batch
+    ]
+    return joined(columns)
 
 
 def joined(arrays: Sequence[pa.BinaryArray]) -> pa.BinaryArray:

@@ -9,7 +9,7 @@ from typing import Self
 from tidelog.errors import TidelogError
 
 
-class Closing(abc.ABC):
+class ClosingHandle(abc.ABC):
     """A handle that is closed at the end of its block, also after an error."""
 
     __slots__ = ()

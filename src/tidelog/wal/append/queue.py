@@ -19,7 +19,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -32,38 +32,49 @@ from tidelog.wal.append.append_errors import (
     sent_error,
     unsent_error,
 )
-from tidelog.wal.append.batching import Batching
-from tidelog.wal.append.bodies import APPEND_BYTES_MAX, checked, joined, keys_of, size_of
-from tidelog.wal.append.work import Placing, Watermark, Work
+from tidelog.wal.append.batching import Batching, TokenBucket, full, spend, wait_us
+from tidelog.wal.append.bodies import APPEND_BYTES_MAX, checked, keys_of, size_of
+from tidelog.wal.append.work import Placement, Work
 from tidelog.wal.format.parquet import BYTES_MIN, RECORDS_MAX
 from tidelog.wal.format.streams import Control
 
+Told: TypeAlias = Callable[[int], object]
 SHARE_BYTES: Final = 1024 * 1024  # For smaller batches, one more request costs more than it gains.
 LOOKS: Final = 8  # Patience runs out after so many looks.
+REST_US: Final = 100_000  # How often a writer that must wait checks for other events.
 
 
-class Signal:
-    """A notice of a change, after which each waiter checks its condition. For a few waiters."""
+@dataclass(slots=True)
+class Watermark:
+    """The position below which all records are durable. It never falls; 1 means unknown."""
 
-    def __init__(self) -> None:
-        # Ordered, so that simulated runs repeat exactly.
-        self._waiters: list[asyncio.Future[None]] = []
+    position: int = 1
+    _told: dict[int, Told] = field(default_factory=dict)
+    _given: int = 0
 
-    def notify(self) -> None:
-        """Wake all waiters."""
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+    def advance(self, position: int) -> None:
+        """Raise the durable position, and call the listeners if it rose."""
+        if position <= self.position:
+            return
+        self.position = position
+        loop = asyncio.get_running_loop()
+        for number in list(self._told):
+            # Each listener runs in a callback of its own, so its error cannot stop the writer.
+            loop.call_soon(self._tell, number, position)
 
-    async def wait_for(self, predicate: Callable[[], bool]) -> None:
-        """Wait until ``predicate`` returns True; it is called again after each `notify`."""
-        while not predicate():
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                self._waiters.remove(waiter)
+    def subscribe(self, told: Told) -> Callable[[], None]:
+        """Call a function with each new position; return a function that ends the subscription."""
+        self._given += 1
+        number = self._given
+        self._told[number] = told
+        return lambda: self._forget(number)
+
+    def _tell(self, number: int, position: int) -> None:
+        if (told := self._told.get(number)) is not None:
+            told(position)
+
+    def _forget(self, number: int) -> None:
+        self._told.pop(number, None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,14 +83,14 @@ class Queue:
 
     ``trouble`` is the writer's last error, the reason in the errors of appends. ``heard`` is the
     store's last error about a put that is sent again. ``is_resting`` is True if only the settings
-    in `Batching` delay the writer. ``next_position`` returns the position after all sent records,
-    once the log is open. ``unheard`` counts failed appends without a waiting caller, by whether
-    they were sent. ``lost`` counts failed placed appends in the same way. ``loss`` is the error of
-    the first of these, for the next flush.
+    in `Batching` delay the writer. ``next_position`` is the position after all sent records, and
+    None until the log is open. ``unheard`` counts failed appends without a waiting caller, by
+    whether they were sent. ``lost`` counts failed placed appends in the same way. ``loss`` is the
+    error of the first of these, for the next flush.
     """
 
     batching: Batching
-    changed: Signal = field(default_factory=Signal)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
     is_closing: bool = False
     is_resting: bool = False
     ended_by: BaseException | None = None
@@ -90,7 +101,9 @@ class Queue:
     lost: Counter[bool] = field(default_factory=Counter)
     loss: BaseException | None = None
     durable: Watermark = field(default_factory=Watermark)
-    next_position: Callable[[], int | None] = field(default=lambda: None)
+    next_position: int | None = None
+    begun_us: int | None = None  # The start of the last batch, until the writer has rested for it.
+    _bucket: TokenBucket | None = None
     _last: Work | None = None  # The newest accepted append.
     _in_line: OrderedDict[Work, None] = field(default_factory=OrderedDict)
     _waiting: deque[Work] = field(default_factory=deque)
@@ -146,7 +159,7 @@ class Queue:
             raise BusyError("the queue of appends is full: back off, then retry")
         loop = asyncio.get_running_loop()
         work = Work(bodies, size, timestamp_us, loop.create_future(), stream, control, self._looks)
-        work.keys, work.placing = column, Placing(loop.create_future()) if placed else None
+        work.keys, work.placing = column, Placement(loop.create_future()) if placed else None
         if is_full:
             self._in_line[work] = None
         else:
@@ -179,6 +192,30 @@ class Queue:
         self._let_in()
         return batch
 
+    def pause_us(self, now_us: int) -> int | None:
+        """Return the next rest between two batches; None if the next one is due, full or the last.
+
+        ``begun_us`` is None once the last rest was returned.
+        """
+        if self.begun_us is None or self.fills_a_batch or self.is_closing:
+            self.begun_us = None
+            return None
+        left_us = max(0, self.begun_us + self.batching.interval_us - now_us)
+        if left_us <= REST_US:
+            self.begun_us = None
+        return min(left_us, REST_US)
+
+    def token_us(self, now_us: int) -> int | None:
+        """Take a token for a put and return None, or return the next rest until there is one."""
+        rate = self.batching.puts_per_second
+        if rate is None:
+            return None
+        bucket = self._bucket or full(rate, now_us)
+        if left_us := wait_us(bucket, now_us):
+            return min(left_us, REST_US)
+        self._bucket = spend(bucket, now_us)
+        return None
+
     def give_back(self, batch: Sequence[Work]) -> None:
         """Put appends that are not in the log back to the front of the queue."""
         # A caller that got `OutcomeUnknown` may have read the log and appended again.
@@ -187,10 +224,10 @@ class Queue:
             if work in self._unsettled:
                 work.is_sent = False
                 self._waiting.appendleft(work)
-        self.changed.notify()
+        self.notify()
 
     def settle(self, batch: Sequence[Work], position: int) -> None:
-        """Answer the appends of a batch that is durable from ``position`` on."""
+        """Answer the appends of a batch that is durable at ``position``."""
         for work in batch:
             if not work.done.done():
                 work.done.set_result(position)
@@ -226,10 +263,15 @@ class Queue:
         self._waiting.clear()
         self.fail(waiting, reason)
 
+    def notify(self) -> None:
+        """Wake all tasks that wait for a change; each then looks at the queue again."""
+        self.changed.set()
+        self.changed.clear()
+
     def close(self) -> None:
         """Refuse further appends; pending ones stay."""
         self.is_closing = True
-        self.changed.notify()
+        self.notify()
 
     def abandon(self, reason: BaseException) -> None:
         """Refuse further appends, and fail all pending ones, also those in line."""
@@ -335,13 +377,13 @@ class Queue:
         if work.placing is not None and work.expected is not None:
             work.placing.order(work.expected)
         if len(self._waiting) == 1:
-            self.changed.notify()
+            self.notify()
 
     def _expected(self) -> int | None:
         """Return the position after all accepted records; None until the log is open."""
         last = self._last
         if last is None or last.is_sent or last not in self._unsettled:
-            return self.next_position()
+            return self.next_position
         return None if last.expected is None else last.expected + len(last.bodies)
 
     def _let_in(self) -> None:
@@ -360,26 +402,10 @@ class Queue:
                 self._bytes -= work.size
                 self._last = None if work is self._last else self._last
         self._let_in()
-        self.changed.notify()
+        self.notify()
 
 
 def _raise_in(waiter: asyncio.Future[int], error: BaseException) -> None:
     waiter.set_exception(error)
     # Mark the error as retrieved: a caller that stopped waiting needs no warning.
     waiter.exception()
-
-
-def bodies_of(batch: Sequence[Work]) -> pa.BinaryArray:
-    """Return the bodies of a batch in one array."""
-    return joined([work.bodies for work in batch])
-
-
-def keys_in(batch: Sequence[Work]) -> pa.BinaryArray | None:
-    """Return the keys of a batch, null for records without one; None if no record has one."""
-    if all(work.keys is None for work in batch):
-        return None
-    columns: list[Any] = [
-        pa.nulls(len(work.bodies), pa.binary()) if work.keys is None else work.keys
-        for work in batch
-    ]
-    return joined(columns)

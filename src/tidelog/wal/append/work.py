@@ -1,21 +1,18 @@
-"""Pending appends, the handles of callers that do not wait for them, and the durable position."""
+"""Pending appends, and the handles of callers that do not wait for them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from tidelog.wal.format.streams import Control
 
-Told: TypeAlias = Callable[[int], object]
-
 
 @dataclass(slots=True, eq=False)
-class Placing:
+class Placement:
     """The answers to a caller that places records. ``ordered`` becomes their expected position.
 
     The queue calls ``moved`` with another position if the records are sent at another one. It calls
@@ -65,7 +62,7 @@ class Work:
     since: int = 0
     is_sent: bool = False
     keys: pa.BinaryArray | None = None
-    placing: Placing | None = None
+    placing: Placement | None = None
     expected: int | None = None  # The position after all records accepted before these.
 
     @property
@@ -85,7 +82,7 @@ class PlacedRecords:
 
     position: int
     _done: asyncio.Future[int]  # Not the whole `Work`, which holds the records.
-    _placing: Placing
+    _placing: Placement
 
     def on_moved(self, moved: Callable[[int], None] | None) -> None:
         """Call ``moved`` with each new position at which the records are sent; None ends this."""
@@ -109,36 +106,3 @@ def _noticed(shown: asyncio.Future[int]) -> None:
     if not shown.cancelled():
         # Mark the error as retrieved: a caller that does not await it needs no warning.
         shown.exception()
-
-
-@dataclass(slots=True)
-class Watermark:
-    """The position below which all records are durable. It never falls; 1 means unknown."""
-
-    position: int = 1
-    _told: dict[int, Told] = field(default_factory=dict)
-    _given: int = 0
-
-    def advance(self, position: int) -> None:
-        """Raise the durable position, and call the listeners if it rose."""
-        if position <= self.position:
-            return
-        self.position = position
-        loop = asyncio.get_running_loop()
-        for number in list(self._told):
-            # Each listener runs in a callback of its own, so its error cannot stop the writer.
-            loop.call_soon(self._tell, number, position)
-
-    def subscribe(self, told: Told) -> Callable[[], None]:
-        """Call a function with each new position; return a function that ends the subscription."""
-        self._given += 1
-        number = self._given
-        self._told[number] = told
-        return lambda: self._forget(number)
-
-    def _tell(self, number: int, position: int) -> None:
-        if (told := self._told.get(number)) is not None:
-            told(position)
-
-    def _forget(self, number: int) -> None:
-        self._told.pop(number, None)

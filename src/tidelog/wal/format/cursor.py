@@ -36,7 +36,9 @@ def check_length(name: str, *, of: str) -> None:
         UsageError: the name is too long.
     """
     if len(name) > NAME_MAX:
-        raise UsageError(f"{quoted(name)} is too long: a {of} has at most {NAME_MAX} characters")
+        raise UsageError(
+            f"{quoted(name)} is too long: the name of a {of} has at most {NAME_MAX} characters"
+        )
 
 
 def cursor_path(name: str) -> str:

@@ -12,12 +12,12 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from tidelog.core.setsum import SHA_256
 from tidelog.errors import UsageError
-from tidelog.wal.format.epoch import Epoch, decode_epoch, encode_epoch
 from tidelog.wal.format.json import Fields
+from tidelog.wal.format.link import Epoch, decode_epoch, encode_epoch
 from tidelog.wal.format.paths import log_in, own_path_in
 from tidelog.wal.format.streams import Streams, encode_streams, streams_in
 
@@ -147,10 +147,10 @@ def _problems_of_past(chain: Chain) -> Iterator[str]:
             yield f"its pointers to older epochs do not end where epoch {number} begins"
 
 
-def encode_chain(chain: Chain) -> dict[str, Any]:
+def encode_chain(chain: Chain) -> dict[str, object]:
     """Return plain values, without those that most logs do not need."""
     seal, origin = chain.seal, chain.origin
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "version": VERSION,
         "item_hash": SHA_256,
         "epochs": [encode_epoch_of_chain(epoch) for epoch in chain.epochs],
@@ -183,13 +183,13 @@ def decode_chain(found: Fields) -> Chain:
     if (version := found.whole("version")) != VERSION:
         raise UsageError(
             f"this log has format version {version}, but this tidelog reads only version "
-            f"{VERSION}: update tidelog",
+            f"{VERSION}: upgrade tidelog",
             path=found.where,
         )
     if (item_hash := found.text("item_hash")) != SHA_256:
         raise UsageError(
             f"this log's setsums use the hash {item_hash!r}, but this tidelog reads only "
-            f"{SHA_256!r} in logs of the slot protocol: update tidelog",
+            f"{SHA_256!r} in logs of the slot protocol: upgrade tidelog",
             path=found.where,
         )
     epochs = decode_epochs_of_chain(found)
@@ -217,7 +217,7 @@ def decode_chain(found: Fields) -> Chain:
     )
 
 
-def encode_epoch_of_chain(epoch: Epoch) -> dict[str, Any]:
+def encode_epoch_of_chain(epoch: Epoch) -> dict[str, object]:
     """Return plain values of an epoch, with its first slot and its reach."""
     return {
         **encode_epoch(epoch),
@@ -245,7 +245,7 @@ def decode_epochs_of_chain(found: Fields) -> tuple[Epoch, ...]:
     return epochs
 
 
-def encode_past(past: PastEpochs) -> dict[str, Any]:
+def encode_past(past: PastEpochs) -> dict[str, object]:
     """Return plain values."""
     return {name: getattr(past, name) for name in PastEpochs.__dataclass_fields__}
 
@@ -266,5 +266,5 @@ def decode_past(found: Fields) -> PastEpochs:
     )
 
 
-def _encode_seal(seal: Seal) -> dict[str, Any]:
+def _encode_seal(seal: Seal) -> dict[str, object]:
     return {"slot": seal.slot, "successor": seal.successor, "reach": seal.reach}

@@ -12,9 +12,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import (
     Chain,
     PastEpochs,
@@ -24,6 +23,7 @@ from tidelog.wal.format.epoch_chain import (
     encode_past,
 )
 from tidelog.wal.format.json import parse, render
+from tidelog.wal.format.link import Epoch
 from tidelog.wal.format.new_object import NewObject
 
 PAST: Final = "epochs/"
@@ -81,7 +81,7 @@ def decode_epoch_list(data: bytes, pointer: PastEpochs) -> EpochList:
 
 
 def _listed(made: EpochList, to_store: list[NewObject]) -> PastEpochs:
-    found: dict[str, Any] = (
+    found: dict[str, object] = (
         {"lists": [encode_past(one) for one in made.lists]}
         if made.lists
         else {"epochs": [encode_epoch_of_chain(epoch) for epoch in made.epochs]}

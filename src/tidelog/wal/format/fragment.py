@@ -7,16 +7,21 @@ Source: wal3, "Data Structures"; docs/internals/wal3.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tidelog.core.setsum import Setsum
 from tidelog.errors import UsageError
-from tidelog.store.within import BESIDE
-from tidelog.wal.format.epoch import place_of
+from tidelog.store.keys import BESIDE
+from tidelog.wal.format.fragment_sets import (
+    KeySet,
+    StreamSet,
+    encode_key_set,
+    encode_stream_set,
+    key_set_in,
+    stream_set_in,
+)
 from tidelog.wal.format.json import Fields, position
-from tidelog.wal.format.key_set import KeySet, encode_key_set, key_set_in
-from tidelog.wal.format.paths import path_in
-from tidelog.wal.format.stream_set import StreamSet, encode_stream_set, stream_set_in
+from tidelog.wal.format.paths import path_in, place_of
 
 FRAGMENTS: Final = "log/"
 BUCKET_FRAGMENTS: Final = 4_096
@@ -79,9 +84,9 @@ def decode_fragment(found: Fields) -> Fragment:
     )
 
 
-def encode_fragment(fragment: Fragment) -> dict[str, Any]:
+def encode_fragment(fragment: Fragment) -> dict[str, object]:
     """Return plain values."""
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "path": fragment.path,
         "seq_no": fragment.seq_no,
         "start": position(fragment.start),

@@ -11,12 +11,12 @@ Source: wal3, "Garbage Collection"; docs/internals/wal3.md, docs/internals/log-c
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from tidelog.core.setsum import Setsum
 from tidelog.errors import UsageError
-from tidelog.wal.format.epoch import FIRST_SLOT
 from tidelog.wal.format.json import parse, position, render
+from tidelog.wal.format.link import FIRST_SLOT
 from tidelog.wal.format.manifest import FIRST_POSITION, Manifest
 from tidelog.wal.format.snapshot import (
     Pointer,
@@ -123,7 +123,7 @@ def encode_garbage(garbage: Garbage, *, write_id: str = "") -> bytes:
     ``write_id`` makes the bytes of this write unique, in a field that wal3 ignores. Without it the
     bytes are exactly wal3's.
     """
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "snapshots_to_drop": [encode_pointer(p) for p in garbage.snapshots_to_drop],
         "snapshots_to_make": [snapshot_fields(s) for s in garbage.snapshots_to_make],
         "snapshot_for_root": None if garbage.root is None else encode_pointer(garbage.root),

@@ -14,14 +14,17 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 from tidelog.core.arguments import check_whole
-from tidelog.core.json_depth import depth_of
 from tidelog.core.setsum import Setsum
 from tidelog.errors import CorruptionError, UsageError
 
 U64_MAX: Final = 2**64 - 1
+# The closing quote is optional: in a truncated text, each quote would start a search to the end.
+_TEXT: Final = re.compile(rb'"(?:[^"\\]+|\\.)*+"?', re.DOTALL)
+_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 DEPTH_MAX: Final = 128  # The depth limit of wal3's reader.
 _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")  # An escaped surrogate, single or in a pair.
 CHECK: Final = "check"  # A field of ours: the checksum of an object without this field.
@@ -135,7 +138,15 @@ def parse(data: bytes, *, where: str) -> Fields:
     return Fields(where, found)
 
 
-def render(found: Mapping[str, Any]) -> bytes:
+def depth_of(data: bytes, *, least: int) -> int:
+    """Return how deep arrays and objects are nested; 0 if at most ``least`` brackets open."""
+    if data.count(b"[") + data.count(b"{") <= least:
+        return 0
+    brackets = _TEXT.sub(b"", data).translate(None, delete=_NO_BRACKETS)
+    return max(accumulate(1 if byte in b"[{" else -1 for byte in brackets), default=0)
+
+
+def render(found: Mapping[str, object]) -> bytes:
     """Encode a JSON object with exactly wal3's bytes.
 
     Raises:
@@ -158,7 +169,7 @@ def render_bytes(value: bytes) -> str:
     return base64.b64encode(value).decode("ascii")
 
 
-def check_of(found: Mapping[str, Any]) -> str:
+def check_of(found: Mapping[str, object]) -> str:
     """Return the checksum of an object without the field that holds the checksum."""
     return hashlib.blake2b(render(found), digest_size=16).hexdigest()
 
@@ -184,7 +195,7 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _is_whole(found: Any) -> bool:
+def _is_whole(found: object) -> bool:
     """Return True if no text has a lone surrogate."""
     try:
         json.dumps(found, ensure_ascii=False).encode("utf-8")

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from tidelog.core.setsum import Setsum
+from tidelog.errors import UsageError
 from tidelog.wal.format.epoch_chain import Chain, decode_chain, encode_chain, problems_of_chain
 from tidelog.wal.format.fragment import (
     Fragment,
@@ -25,6 +26,7 @@ from tidelog.wal.format.fragment import (
     seq_no_in,
 )
 from tidelog.wal.format.json import CHECK, Fields, check_of, parse, position, render
+from tidelog.wal.format.link import Tail
 from tidelog.wal.format.snapshot import (
     Pointer,
     decode_pointer,
@@ -85,6 +87,41 @@ class Manifest:
         return max(numbers) + 1 if numbers else self.initial_seq_no or FIRST_SEQ_NO
 
 
+def overlaps(child: Pointer | Fragment, start: int, limit: int | None) -> bool:
+    """Return True if a child has any of the positions ``[start, limit)``."""
+    return child.limit > start and (limit is None or child.start < limit)
+
+
+def tail_of(manifest: Manifest) -> Tail:
+    """Return the tail of a log that has only what its manifest lists.
+
+    Raises:
+        UsageError: the log has wal3's protocol, not slot commits.
+    """
+    chain = chain_of(manifest)
+    return Tail(
+        epoch=chain.epochs[-1],
+        slot=manifest.next_seq_no,
+        position=manifest.next,
+        setsum=manifest.setsum,
+        log_bytes=manifest.acc_bytes,
+        streams=chain.streams,
+    )
+
+
+def chain_of(manifest: Manifest) -> Chain:
+    """Return the chain of epochs of a manifest.
+
+    Raises:
+        UsageError: the log has wal3's protocol, not slot commits.
+    """
+    if manifest.chain is None:
+        raise UsageError(
+            "this log uses the manifest protocol, not the slot protocol: open it as a manifest log"
+        )
+    return manifest.chain
+
+
 def decode_manifest(data: bytes, *, where: str = MANIFEST) -> Manifest:
     """Decode a manifest.
 
@@ -109,7 +146,7 @@ def decode_manifest(data: bytes, *, where: str = MANIFEST) -> Manifest:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Encode a manifest."""
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "setsum": manifest.setsum.hex(),
         "collected": manifest.collected.hex(),
         "acc_bytes": manifest.acc_bytes,

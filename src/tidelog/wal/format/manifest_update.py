@@ -54,7 +54,8 @@ def add_fragment(manifest: Manifest, fragment: Fragment, *, writer: str) -> Mani
     """
     if (fragment.seq_no, fragment.start) != (manifest.next_seq_no, manifest.next):
         raise CorruptionError(
-            "the fragment does not continue the log at its next position",
+            "the fragment does not continue the log at its next position: scrub the log, and "
+            "restore the objects that the scrub names",
             path=fragment.path,
             start=fragment.start,
             expected=manifest.next,

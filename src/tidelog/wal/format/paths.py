@@ -1,4 +1,4 @@
-"""Checks of the paths and names in stored objects, before a reader follows them. Pure.
+"""The paths of slots, and checks of the paths in stored objects before a reader follows them. Pure.
 
 A process that can write to the store could otherwise direct a reader out of the log, or to a key
 that the store refuses.
@@ -6,11 +6,40 @@ that the store refuses.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from typing import Final
+
 from tidelog.core.ids import check_name
 from tidelog.errors import UsageError
-from tidelog.store.keys import check_key
-from tidelog.store.within import BESIDE
+from tidelog.store.keys import BESIDE, check_key
 from tidelog.wal.format.json import Fields
+
+_PATH: Final = re.compile(
+    r"epoch/([0-9a-f]{16})-([0-9a-f]{16})/([0-9a-f]{3})/([0-9a-f]{16})\.parquet"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The facts that a path states about a slot's object."""
+
+    number: int
+    id: str
+    lane: int
+    slot: int
+
+    @property
+    def epoch(self) -> str:
+        """Return the name of the epoch's directory."""
+        return f"{self.number:016x}-{self.id}"
+
+
+def place_of(path: str) -> Place | None:
+    """Return the place that a path names, or None if the path cannot belong to a slot's object."""
+    if (found := _PATH.fullmatch(path)) is None:
+        return None
+    return Place(int(found[1], 16), found[2], int(found[3], 16), int(found[4], 16))
 
 
 def path_in(found: Fields, name: str) -> str:

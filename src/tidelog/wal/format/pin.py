@@ -21,12 +21,11 @@ from tidelog.errors import UsageError
 from tidelog.wal.format.cursor import check_length
 from tidelog.wal.format.fragment import Fragment, decode_fragment, encode_fragment
 from tidelog.wal.format.json import CHECK, check_of, parse, position, render
-from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.manifest import Manifest, overlaps
 from tidelog.wal.format.snapshot import (
     Pointer,
     decode_pointer,
     encode_pointer,
-    overlaps,
     problems_of_children,
 )
 

@@ -29,23 +29,20 @@ from tidelog.errors import CorruptionError
 from tidelog.wal.format.arrays import (
     array_of_numbers,
     binary_scalar,
-    lengths_of,
-    no_rows,
-    numbers_of,
-)
-from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.json import U64_MAX, parse, render
-from tidelog.wal.format.key_set import KeyBloom, key_set_of
-from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail, link_fields, link_of
-from tidelog.wal.format.parquet import GROUP_ROWS, PAGE_BYTES, RecordFile, open_records
-from tidelog.wal.format.record_items import (
     column_sum,
     has_positions,
     items_of,
+    lengths_of,
     log_full,
+    no_rows,
+    numbers_of,
     positions_from,
 )
-from tidelog.wal.format.stream_set import StreamSet, stream_set_of
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.fragment_sets import KeyBloom, StreamSet, key_set_of, stream_set_of
+from tidelog.wal.format.json import U64_MAX, parse, render
+from tidelog.wal.format.link import DataLink, FenceLink, Link, Tail, link_fields, link_of
+from tidelog.wal.format.parquet import GROUP_ROWS, PAGE_BYTES, RecordFile, open_records
 from tidelog.wal.format.streams import CONTROL, Controls, decode_control
 
 Times: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
@@ -106,9 +103,12 @@ def place_slot_records(
 
 def encode_data(records: pa.Table, tail: Tail, *, writer: str) -> tuple[DataLink, bytes]:
     """Return the link and the bytes of the log's next object, which holds the records."""
-    setsum = setsum_of_slot_records(records)
+    streams, keys = records.column("stream"), records.column("key")
+    has_streams, has_keys = (one.null_count < len(one) for one in (streams, keys))
     first_us, last_us = _least_and_greatest(records)
-    held, controls = _streams_of(records, where=tail.path)
+    setsum = setsum_of_slot_records(records)
+    log_setsum, columns = tail.setsum + setsum, column_sum(records)
+    held, controls = _streams_of(records, where=tail.path) if has_streams else ((), ())
     link = DataLink(
         epoch=tail.epoch.name,
         slot=tail.slot,
@@ -118,14 +118,14 @@ def encode_data(records: pa.Table, tail: Tail, *, writer: str) -> tuple[DataLink
         first_us=first_us,
         last_us=last_us,
         setsum=setsum,
-        column_sum=column_sum(records),
-        log_setsum=tail.setsum + setsum,
+        column_sum=columns,
+        log_setsum=log_setsum,
         log_bytes=tail.log_bytes,
         streams=held,
-        keys=key_set_of(records.column("key")),
+        keys=key_set_of(keys) if has_keys else (),
         controls=controls,
     )
-    return link, _encode(records, link)
+    return link, _file_of(records, link, render(link_fields(link)))
 
 
 def encode_fence(link: FenceLink) -> bytes:
@@ -162,6 +162,22 @@ def decode_data(data: bytes, *, path: str) -> tuple[Link, pa.Table]:
     found = file.read(_KEYLESS.names, _KEYLESS)
     none: Any = pa.nulls(found.num_rows, pa.binary())
     return link, found.add_column(SLOT_RECORDS.get_field_index("key"), "key", none)
+
+
+def checked_data(data: bytes, fragment: Fragment) -> pa.Table:
+    """Return the records of a slot's object.
+
+    Raises:
+        CorruptionError: the object cannot be read, or differs from the log's description.
+    """
+    link, records = decode_data(data, path=fragment.path)
+    if problems := problems_of_data(records, link, len(data), fragment):
+        raise CorruptionError(
+            f"a slot's object differs from the log's description of it ({'; '.join(problems)}): "
+            "restore it",
+            path=fragment.path,
+        )
+    return records
 
 
 def problems_of_data(
@@ -231,10 +247,11 @@ def _items_of(batch: pa.RecordBatch) -> Iterator[list[bytes]]:
     keys: Any = batch.column("key")
     has_keys = keys.null_count < len(keys)
     heads = np.empty(batch.num_rows, dtype=_KEYED_HEAD if has_keys else _HEAD)
-    heads["position"], heads["time"] = numbers_of(positions), numbers_of(times)
-    heads["in_stream" if has_keys else "stream"] = _marks(streams)
+    heads["position"], heads["time"] = np.from_dlpack(positions), np.from_dlpack(times)
+    heads["in_stream" if has_keys else "stream"] = 0
     parts: list[Any] = []
     if streams.null_count < len(streams):
+        heads["in_stream" if has_keys else "stream"] = _marks(streams)
         ids: Any = streams
         parts.append(pc.fill_null(ids, binary_scalar(CONTROL)))
     if has_keys:
@@ -246,8 +263,6 @@ def _items_of(batch: pa.RecordBatch) -> Iterator[list[bytes]]:
 
 def _marks(streams: Any) -> Any:
     """Return the marks of streams, which tell no stream from the control stream's empty id."""
-    if streams.null_count == len(streams):
-        return 0
     marks = lengths_of(streams).copy()
     marks[marks == 0] = CONTROL_MARK
     marks[marks < 0] = 0
@@ -311,8 +326,9 @@ def _link_of(said: Mapping[bytes, bytes], records: int, path: str) -> Link:
 
 
 def _least_and_greatest(records: pa.Table) -> tuple[int, int]:
-    times = numbers_of(records.column("timestamp_us"))
-    return int(times.min()), int(times.max())
+    chunks: list[Any] = records.column("timestamp_us").chunks
+    times = [np.from_dlpack(chunk) for chunk in chunks if len(chunk)]
+    return int(min(map(np.min, times))), int(max(map(np.max, times)))
 
 
 def _problems_of_place(link: DataLink, size_bytes: int, fragment: Fragment) -> Iterator[str]:
@@ -327,7 +343,10 @@ def _problems_of_place(link: DataLink, size_bytes: int, fragment: Fragment) -> I
 
 
 def _encode(records: pa.Table, link: Link) -> bytes:
-    text = render(link_fields(link))
+    return _file_of(records, link, render(link_fields(link)))
+
+
+def _file_of(records: pa.Table, link: Link, text: bytes) -> bytes:
     sink = pa.BufferOutputStream()
     keys = records.column("key")
     if keys.null_count == len(keys):

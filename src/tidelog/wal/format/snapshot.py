@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from tidelog.core.setsum import PRIMES, Setsum
 from tidelog.wal.format.fragment import (
@@ -119,9 +119,9 @@ def snapshot_of(found: Fields) -> Snapshot:
     )
 
 
-def snapshot_fields(snapshot: Snapshot) -> dict[str, Any]:
+def snapshot_fields(snapshot: Snapshot) -> dict[str, object]:
     """Return plain values; in slot logs with a checksum, since setsums omit times and streams."""
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "path": snapshot.path,
         "depth": snapshot.depth,
         "setsum": snapshot.setsum.hex(),
@@ -134,7 +134,7 @@ def snapshot_fields(snapshot: Snapshot) -> dict[str, Any]:
     return found
 
 
-def _check_of_children(found: Mapping[str, Any]) -> str:
+def _check_of_children(found: Mapping[str, object]) -> str:
     return check_of({name: found[name] for name in ("snapshots", "fragments")})
 
 
@@ -151,7 +151,7 @@ def decode_pointer(found: Fields) -> Pointer:
     )
 
 
-def encode_pointer(pointer: Pointer) -> dict[str, Any]:
+def encode_pointer(pointer: Pointer) -> dict[str, object]:
     """Return plain values."""
     return {
         "setsum": pointer.setsum.hex(),
@@ -199,11 +199,6 @@ def is_named_by_its_sum(snapshot: Snapshot | Pointer) -> bool:
     if maker := maker_of(snapshot.path):
         names = [snapshot_path(snapshot.setsum, snapshot.depth, maker)]
     return snapshot.path in names
-
-
-def overlaps(child: Pointer | Fragment, start: int, limit: int | None) -> bool:
-    """Return True if a child has any of the positions ``[start, limit)``."""
-    return child.limit > start and (limit is None or child.start < limit)
 
 
 def sum_of(children: Iterable[Pointer | Fragment]) -> Setsum:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from tidelog.errors import CorruptionError, NameTaken, NoSuchStream, UsageError
 from tidelog.wal.format.json import Fields, parse, render, render_bytes
@@ -152,7 +152,7 @@ def decode_control(body: bytes, *, where: str) -> Control:
     return _control_of(parse(body, where=where))
 
 
-def encode_controls(controls: Controls) -> list[dict[str, Any]]:
+def encode_controls(controls: Controls) -> list[dict[str, object]]:
     """Return plain values."""
     return [{"position": position, **_control_fields(control)} for position, control in controls]
 
@@ -166,7 +166,7 @@ def decode_controls(found: Sequence[Fields]) -> Controls:
     return tuple((child.whole("position"), _control_of(child)) for child in found)
 
 
-def encode_streams(streams: Iterable[StreamInfo]) -> list[dict[str, Any]]:
+def encode_streams(streams: Iterable[StreamInfo]) -> list[dict[str, object]]:
     """Return plain values."""
     return [
         {
@@ -199,7 +199,7 @@ def streams_in(found: Fields, name: str) -> Streams:
     return streams
 
 
-def _control_fields(control: Control) -> dict[str, Any]:
+def _control_fields(control: Control) -> dict[str, str]:
     fields = {"op": control.op, "stream": render_bytes(control.stream)}
     return fields if control.op == CLOSE else {**fields, "meta": render_bytes(control.meta)}
 

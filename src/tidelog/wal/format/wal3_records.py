@@ -20,10 +20,16 @@ import pyarrow.parquet as pq
 
 from tidelog.core.setsum import Setsum, setsum_of
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.wal.format.arrays import array_of_numbers, numbers_of
+from tidelog.wal.format.arrays import (
+    POSITION_MAX,
+    array_of_numbers,
+    has_positions,
+    items_of,
+    numbers_of,
+    positions_from,
+)
 from tidelog.wal.format.fragment import Fragment, fragment_path
 from tidelog.wal.format.parquet import GROUP_ROWS, PAGE_BYTES, open_records
-from tidelog.wal.format.record_items import POSITION_MAX, has_positions, items_of, positions_from
 
 OFFSET: Final = "offset"
 _FIELDS: list[pa.Field[Any]] = [
@@ -105,6 +111,17 @@ def problems_of_fragment(records: pa.Table, size_bytes: int, fragment: Fragment)
     if setsum_of_records(records) != fragment.setsum:
         problems.append("its setsum does not match its records")
     return problems
+
+
+def checked_fragment(data: bytes, fragment: Fragment) -> pa.Table:
+    """Return the records of a wal3 fragment.
+
+    Raises:
+        CorruptionError: they differ from the log's description.
+    """
+    records = decode_fragment(data, path=fragment.path)
+    check_fragment(records, len(data), fragment)
+    return records
 
 
 def check_fragment(records: pa.Table, size_bytes: int, fragment: Fragment) -> None:

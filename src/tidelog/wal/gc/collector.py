@@ -46,10 +46,9 @@ from tidelog.wal.gc.plan import Keep, apply_garbage, is_collected, paths_to_dele
 from tidelog.wal.gc.plan_file import PlanFile, WrittenPlan
 from tidelog.wal.gc.planner import Planner
 from tidelog.wal.read.epoch_history import with_epochs_of
-from tidelog.wal.read.head import Head, load_head, load_living
+from tidelog.wal.read.head import Head, TreeReader, load_head, load_living
 from tidelog.wal.read.manifest_store import Change, ManifestStore
 from tidelog.wal.read.tree_paths import paths_named
-from tidelog.wal.read.tree_reader import TreeReader
 
 TRIES_MAX: Final = 50
 GRACE_US: Final = 60_000_000

@@ -46,8 +46,7 @@ from tidelog.wal.format.cursor import (
 )
 from tidelog.wal.format.manifest import FIRST_POSITION
 from tidelog.wal.gc.plan_file import PlanFile
-from tidelog.wal.read.head import load_living
-from tidelog.wal.read.read_again import read_decoded
+from tidelog.wal.read.head import load_living, read_decoded
 from tidelog.wal.slot_protocol.reader import SlotReader
 
 LOOKS_MAX: Final = 20
@@ -114,8 +113,8 @@ class Cursors:
                 return witness
             await self.clock.sleep(backoff_us(attempt, self.clock, first_us=50_000))
         raise BusyError(
-            "a plan to collect past the cursor exists, and no collector finishes it: run a "
-            "collection, then load the cursor again",
+            "a killed collector has left a plan to delete records that the cursor holds: collect "
+            "the log, which finishes the plan, then read the cursor again",
             name=name,
             position=witness.position,
         )
@@ -140,7 +139,7 @@ class Cursors:
             )
         except ObjectExists as error:
             raise CursorMoved(
-                "the log already has a cursor of that name: load it, or choose another name",
+                "the log already has a cursor of that name: move it, or choose another name",
                 name=name,
             ) from error
         return await self._held(Witness(name, written, e_tag), back_to=None)
@@ -229,7 +228,7 @@ class Cursors:
             )
         except ObjectChanged as error:
             raise CursorMoved(
-                "another process moved or deleted the cursor: load it, and decide again",
+                "another process moved or dropped the cursor: read it again, and decide again",
                 name=witness.name,
             ) from error
         return Witness(witness.name, written, e_tag)
@@ -244,8 +243,8 @@ class Cursors:
             kept = max(await self._look())
         except (LocationError, CorruptionError) as error:  # The cursor is stored in any case.
             raise OutcomeUnknown(
-                "the cursor was written, but the check for a concurrent collection failed: load "
-                "the cursor to find out whether it holds",
+                "the cursor was written, but the check for a concurrent collector failed: read "
+                "the cursor again, which repeats the check",
                 name=witness.name,
                 reason=error,
             ) from error

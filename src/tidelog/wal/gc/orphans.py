@@ -19,18 +19,18 @@ from typing import Any, Final
 from tidelog.core.clock import Clock
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import EPOCHS, Place, place_of
 from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.fragment import fragment_path
+from tidelog.wal.format.link import EPOCHS
 from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.paths import Place, place_of
 from tidelog.wal.format.snapshot import decode_snapshot, is_named_by_its_sum, maker_of, sum_of
 from tidelog.wal.gc.collector import GRACE_US
 from tidelog.wal.gc.deletion import AT_ONCE, Pace, delete_all
 from tidelog.wal.gc.pin_reach import paths_pinned
 from tidelog.wal.read.epoch_history import with_all_epochs
-from tidelog.wal.read.read_again import read_decoded
+from tidelog.wal.read.head import TreeReader, read_decoded
 from tidelog.wal.read.tree_paths import paths_named
-from tidelog.wal.read.tree_reader import TreeReader
 
 _FRAGMENT: Final = re.compile(r"log/.*FragmentSeqNo=([0-9a-f]{16})\.parquet")
 SNAPSHOT: Final = re.compile(

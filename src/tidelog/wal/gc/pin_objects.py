@@ -15,7 +15,7 @@ from tidelog.errors import ObjectNotFound
 from tidelog.store.conditional import replace
 from tidelog.store.port import Store
 from tidelog.wal.format.pin import PINS, Pin, decode_pin, encode_pin, pin_name
-from tidelog.wal.read.read_again import read_decoded
+from tidelog.wal.read.head import read_decoded
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,16 +18,16 @@ from tidelog.errors import (
     ObjectNotFound,
     OutcomeUnknown,
 )
+from tidelog.store.keys import BESIDE
 from tidelog.store.port import Store
-from tidelog.store.within import BESIDE
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.pin import Pin
 from tidelog.wal.format.snapshot import Pointer
 from tidelog.wal.gc.deletion import AT_ONCE, Pace, delete_all
 from tidelog.wal.gc.pin_objects import PinWitness, each_pin, held_pins, read_pin, replace_pin
+from tidelog.wal.read.head import TreeReader
 from tidelog.wal.read.tree_paths import paths_named
-from tidelog.wal.read.tree_reader import TreeReader
 
 
 async def paths_pinned(store: Store, clock: Clock) -> set[str]:

@@ -44,10 +44,10 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.store.conditional import create
+from tidelog.store.keys import Within
 from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
-from tidelog.store.within import Within
-from tidelog.wal.format.epoch import EPOCHS
+from tidelog.wal.format.link import EPOCHS
 from tidelog.wal.format.manifest import FIRST_POSITION, Manifest
 from tidelog.wal.format.pin import (
     Pin,
@@ -90,7 +90,8 @@ class Pins:
         manifest = (await roll_up_tail(self.store, clock=self.clock, writer=self.writer)).manifest
         if manifest.chain is None:
             raise UsageError(
-                "a log in wal3's format has no pins: hold it with a cursor, or copy it"
+                "a log of the manifest protocol has no pins: hold its records with a cursor, or "
+                "copy it to a log of the slot protocol"
             )
         refuse_destroyed(manifest, self.store)
         start = start or manifest.oldest
@@ -103,12 +104,12 @@ class Pins:
             return await self._made_sure(witness, manifest)
         except ObjectChanged as error:
             raise ContentionError(
-                "another process released the pin during its creation: create it again", name=name
+                "another process dropped the pin during its creation: create it again", name=name
             ) from error
         except (LocationError, CorruptionError) as error:
             raise OutcomeUnknown(
-                "the pin was written, but the check whether it holds failed: load it, or release "
-                "it",
+                "the pin was written, but the check for concurrent collectors failed, so it may "
+                "not hold: drop it, and create it again",
                 name=name,
                 reason=error,
             ) from error
@@ -144,11 +145,11 @@ class Pins:
         held = await self._held(name)
         if not held:
             await load_living(self.store)
-            raise NoSuchPin("the log has no pin of that name: create it", name=name)
+            raise NoSuchPin("the log has no pin of that name: list its pins", name=name)
         if (sure := _sure_of(held)) is None:
             raise BusyError(
-                "another process is creating the pin, so it may not hold yet: wait; if that "
-                "process has died, release the pin, then create it again",
+                "another process is creating the pin, so it may not hold yet: try again later; if "
+                "that process has died, drop the pin, then create it again",
                 name=name,
             )
         return sure
@@ -176,8 +177,8 @@ class Pins:
             await self.let_go(found, found.pin.limit, unless_shared=not force)
             if not force and await has_fork(self.store, found.pin):
                 raise ContentionError(
-                    f"another process created the fork {found.pin.holder!r} during the release of "
-                    "its pin, so the fork may lack records: drop it",
+                    f"another process created the fork {found.pin.holder!r} during the drop of "
+                    "its pin, so the fork may lack records: drop the fork",
                     name=name,
                 )
 
@@ -241,8 +242,8 @@ class Pins:
             await self.clock.sleep(backoff_us(attempt, self.clock, most_us=100_000))
             now = await read_pin(self.store, found.pin.path)
         raise ContentionError(
-            f"gave up after {TRIES_MAX} tries to release the pin: other processes kept changing "
-            "it; try again",
+            f"gave up after {TRIES_MAX} tries to drop the pin: other processes kept changing it; "
+            "try again",
             name=found.name,
         )
 
@@ -322,8 +323,8 @@ def _is_free(held: Sequence[PinWitness], holder: str) -> bool:
 
 def _name_taken(name: str) -> NameTaken:
     return NameTaken(
-        "the log already has a pin of that name, or another process is creating one: release it, "
-        "or choose another name",
+        "the log already has a pin of that name, or another process is creating one: drop it, or "
+        "choose another name",
         name=name,
     )
 
@@ -335,7 +336,8 @@ def _check_range(manifest: Manifest, start: int, limit: int) -> None:
         )
     if not FIRST_POSITION <= start < limit:
         raise UsageError(
-            "a pin must hold at least one of the log's records",
+            "a pin must hold at least one of the log's records: choose a start that is before the "
+            "limit and before the next position",
             start=start,
             limit=limit,
             oldest=manifest.oldest,

@@ -26,13 +26,13 @@ from tidelog.errors import (
     VerificationError,
     require,
 )
-from tidelog.store.within import BESIDE
+from tidelog.store.keys import BESIDE
 from tidelog.wal.format.epoch_chain import Chain
 from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.fragment_sets import may_hold
 from tidelog.wal.format.gc_plan import ERASED_MAX, Garbage
 from tidelog.wal.format.manifest import Manifest, path_of, problems_of_manifest
 from tidelog.wal.format.snapshot import Pointer, Snapshot, is_named_by_its_sum, sum_of
-from tidelog.wal.format.stream_set import may_hold
 from tidelog.wal.format.streams import CONTROL, Controls, Streams, apply_controls
 from tidelog.wal.gc.cut import TreeCut
 
@@ -58,7 +58,9 @@ class Keep:
         check_whole(self.records, "the number of records to keep")
         check_above_zero(self.share_max, "share_max")
         if self.share_max > 1:
-            raise UsageError("share_max must be above 0 and at most 1", share_max=self.share_max)
+            raise UsageError(
+                "share_max must be above 0 and at most 1, such as 0.5", share_max=self.share_max
+            )
 
 
 def cutoff_of(manifest: Manifest, positions: Iterable[int], keep: Keep) -> int | None:
@@ -125,8 +127,8 @@ def plan_collection(
         return Garbage()
     if len(cut.erased) > ERASED_MAX:
         raise VerificationError(
-            f"one collection deletes at most {ERASED_MAX} fragments: keep more records, then "
-            "collect again",
+            f"one run of collect deletes at most {ERASED_MAX} fragments: collect in several runs, "
+            "and keep more records in the first runs",
             found=len(cut.erased),
         )
     pointers = [child for child in kept if isinstance(child, Pointer)]
@@ -234,9 +236,9 @@ def check_share(before: Manifest, plan: Garbage, keep: Keep) -> None:
     share = max((size - left) / size if size else 0, gone / count)
     if share > keep.share_max:
         raise VerificationError(
-            f"the collection would delete {share:.0%} of the log at once, but at most "
-            f"{keep.share_max:.0%} is allowed: check the cursors, then force it (--force, or "
-            "force=True) or raise the limit (--share-max, or share_max=)",
+            f"this run of collect would delete {share:.0%} of the log at once, but at most "
+            f"{keep.share_max:.0%} is allowed: check the cursors of the log; then raise "
+            "share_max=, or pass force=True",
             first_to_keep=plan.first_to_keep,
             oldest=before.oldest,
             next=before.next,

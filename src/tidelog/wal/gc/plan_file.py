@@ -22,7 +22,7 @@ from tidelog.wal.format.gc_plan import (
     nothing_to_erase,
 )
 from tidelog.wal.format.manifest import Manifest
-from tidelog.wal.read.read_again import read_decoded
+from tidelog.wal.read.head import read_decoded
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,7 @@ from tidelog.wal.gc.plan import (
     missing_for_plan,
     plan_collection,
 )
-from tidelog.wal.read.head import load_past
-from tidelog.wal.read.tree_reader import TreeReader
+from tidelog.wal.read.head import TreeReader, load_past
 from tidelog.wal.slot_protocol.stream_history import read_controls
 
 

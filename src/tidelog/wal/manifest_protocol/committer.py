@@ -34,11 +34,11 @@ from tidelog.errors import (
 from tidelog.store.conditional import DEFAULT_RESEND, Resend, create
 from tidelog.store.port import Store
 from tidelog.wal.append.append_errors import not_encoded
+from tidelog.wal.format.arrays import log_full
 from tidelog.wal.format.fragment import Fragment, fragment_path
 from tidelog.wal.format.json import U64_MAX
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.manifest_update import Rollover, add_fragment, roll_over
-from tidelog.wal.format.record_items import log_full
 from tidelog.wal.format.snapshot import object_of
 from tidelog.wal.format.wal3_records import (
     check_count,
@@ -47,10 +47,8 @@ from tidelog.wal.format.wal3_records import (
     fragment_over,
     place_records,
 )
-from tidelog.wal.read.head import Head, load_head, load_past, refuse_slots
+from tidelog.wal.read.head import Head, TreeReader, load_head, load_past, read_again, refuse_slots
 from tidelog.wal.read.manifest_store import Change, ManifestStore
-from tidelog.wal.read.read_again import read_again
-from tidelog.wal.read.tree_reader import TreeReader
 
 TRIES_MAX: Final = 100
 # Far below the limit of the manifest's field, so an append cannot exceed that.
@@ -172,8 +170,8 @@ class Committer:
             # After any error the fragment is stored and may still be added, so NOT_APPLIED would be
             # wrong.
             raise OutcomeUnknown(
-                "the records were stored, but the manifest may not name them yet: the next "
-                "opener of the log adds them",
+                "the records are stored, but the manifest may not name them yet: do not append "
+                "them again; open the log again, which adds them",
                 path=fragment.path,
                 reason=error,
             ) from error
@@ -237,7 +235,8 @@ class Committer:
             if fragment.start < manifest.oldest:
                 raise OutcomeUnknown(
                     "a collector deleted that part of the log before this writer could check "
-                    "whether the log had the records",
+                    "whether these records were in it: append them again only if a repeat does no "
+                    "harm",
                     path=fragment.path,
                 )
             try:
@@ -292,7 +291,8 @@ class Committer:
         if fragment.start != manifest.next:
             raise CorruptionError(
                 f"a fragment that the manifest does not name starts at {fragment.start}, but the "
-                f"log's next position is {manifest.next}: move the fragment away",
+                f"log's next position is {manifest.next}: move that fragment out of the log's "
+                "folder",
                 path=path,
             )
         return fragment

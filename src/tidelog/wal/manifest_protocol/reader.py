@@ -16,10 +16,9 @@ from tidelog.core.lookahead import AT_ONCE_MAX, BYTES_MAX
 from tidelog.store.port import Store
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest
-from tidelog.wal.read.codec import checked_fragment
-from tidelog.wal.read.head import refuse_slots
+from tidelog.wal.format.wal3_records import checked_fragment
+from tidelog.wal.read.head import TreeReader, refuse_slots
 from tidelog.wal.read.record_reader import RecordReader
-from tidelog.wal.read.tree_reader import TreeReader
 
 
 @dataclass(slots=True, kw_only=True)

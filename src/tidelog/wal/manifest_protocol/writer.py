@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from tidelog.errors import ContentionError, OutcomeUnknown, TidelogError
 from tidelog.wal.append.batch_writer import BatchWriter
-from tidelog.wal.append.bodies import array_of
-from tidelog.wal.append.queue import bodies_of
+from tidelog.wal.append.bodies import bodies_of
 from tidelog.wal.append.work import Work
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.manifest_protocol.committer import Committer
@@ -26,7 +25,7 @@ LOST_MAX: Final = 100  # Numbers in a row that other writers may take first.
 
 
 @dataclass(frozen=True, slots=True)
-class _Publishing:
+class _Publication:
     """A stored fragment, and the task that adds it to the log."""
 
     fragment: Fragment
@@ -44,26 +43,6 @@ class Wal3Writer(BatchWriter):
         BatchWriter.__post_init__(self)
         self.committer.resend = replace(self.committer.resend, heard=self._queue.hear)
 
-    async def append(self, records: Sequence[bytes], *, wait: bool = True) -> int:
-        """Append records; return the position of the first once all are durable.
-
-        The records of one call are contiguous and keep their order.
-
-        Raises:
-            UsageError: ``records`` is empty or not a list of bytes, one is over 64 MiB, or all are
-            over 1 GiB. NOT_APPLIED.
-            BusyError: ``wait`` is False and the queue is full. NOT_APPLIED.
-            HandleError: the writer is closed. NOT_APPLIED.
-            LocationError: the store failed, or nothing was acknowledged for `Batching.patience_us`.
-            If UNKNOWN, the records may be in the log, and the error has the reason.
-            ContentionError: other writers were first at every try. NOT_APPLIED.
-        """
-        return await self.append_arrow(array_of(records), wait=wait)
-
-    async def append_arrow(self, bodies: pa.BinaryArray, *, wait: bool = True) -> int:
-        """Append the values of an array without nulls; see `append`."""
-        return await self._submit(bodies, wait=wait)
-
     async def _serve(self) -> None:
         """Send batch after batch, until the writer is closed and the queue is empty."""
         async with asyncio.TaskGroup() as group:
@@ -71,25 +50,33 @@ class Wal3Writer(BatchWriter):
 
     async def _send_all(self, group: asyncio.TaskGroup) -> None:
         clock = self.committer.clock
-        before: _Publishing | None = None
+        before: _Publication | None = None
         while await self._work_waits():
             if before is not None and before.task.done() and not before.task.result():
                 before = None  # The end of the log must be read again.
             if before is None and not self.committer.is_open:
                 await self._open()
                 continue
-            if not await self._has_token(clock):
-                continue
             begun_us = clock.monotonic_us()
+            if (rest_us := self._queue.token_us(begun_us)) is not None:
+                await self._rest(rest_us)
+                continue
             batch = self._queue.take()
             fragment = await self._store(batch, before)
             if before is not None:
                 await before.task
             before = None
             if fragment is not None:
-                before = _Publishing(fragment, group.create_task(self._publish(batch, fragment)))
+                before = _Publication(fragment, group.create_task(self._publish(batch, fragment)))
             if not self._lost:
-                await self._pace(begun_us, clock)
+                self._queue.begun_us = begun_us
+            while (rest_us := self._queue.pause_us(clock.monotonic_us())) is not None:
+                await self._rest(rest_us)
+
+    async def _rest(self, rest_us: int) -> None:
+        self._queue.is_resting = True
+        await self.committer.clock.sleep(rest_us)
+        self._queue.is_resting = False
 
     async def _open(self) -> None:
         """Open the log before a batch is taken; if that fails, fail the waiting appends."""
@@ -99,7 +86,7 @@ class Wal3Writer(BatchWriter):
             self._queue.trouble = error
             self._queue.refuse_waiting(error)
 
-    async def _store(self, batch: Sequence[Work], before: _Publishing | None) -> Fragment | None:
+    async def _store(self, batch: Sequence[Work], before: _Publication | None) -> Fragment | None:
         """Store a batch while the previous one is being published; return None if it is not stored.
 
         If another writer took the number, the batch goes back to the queue as unsent.
@@ -122,14 +109,14 @@ class Wal3Writer(BatchWriter):
             self._queue.give_back(batch)
         return fragment
 
-    async def _stored(self, bodies: pa.BinaryArray, before: _Publishing | None) -> Fragment | None:
+    async def _stored(self, bodies: pa.BinaryArray, before: _Publication | None) -> Fragment | None:
         if before is None:
             return await self.committer.store_next(bodies)
         fragment = await self.committer.store_after(bodies, before.fragment)
         if fragment is not None and not await before.task:
             raise OutcomeUnknown(
                 "the previous batch may not be in the log, so this one may not be either: open "
-                "the log again to find out",
+                "the log again, and search it for the records before you append them again",
                 path=fragment.path,
             )
         return fragment

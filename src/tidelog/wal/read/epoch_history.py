@@ -13,10 +13,10 @@ from typing import Final
 from tidelog.core.clock import run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Chain, PastEpochs
 from tidelog.wal.format.epoch_list import EpochList, decode_epoch_list
-from tidelog.wal.read.read_again import read_decoded
+from tidelog.wal.format.link import Epoch
+from tidelog.wal.read.head import read_decoded
 
 READS_MAX: Final = 8
 

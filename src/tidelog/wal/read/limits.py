@@ -23,13 +23,13 @@ class Limits:
         records: records returned.
         bytes: bytes of bodies. The first record is returned whatever its size.
         fragments: fragments with a returned record.
-        until_us: the read stops before the first record of this time or a later one.
+        to_time_us: the read stops before the first record of this time or a later one.
     """
 
     records: int | None = None
     bytes: int | None = None
     fragments: int | None = None
-    until_us: int | None = None
+    to_time_us: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("records", "bytes", "fragments"):
@@ -37,10 +37,10 @@ class Limits:
             if limit is not None and (type(limit) is not int or limit < 1):
                 told = quoted(limit)
                 raise UsageError(
-                    f"a limit must be a whole number (int) of at least 1: {name}", limit=told
+                    f"the limit {name} must be a whole number (int) of at least 1", limit=told
                 )
-        if self.until_us is not None:
-            check_time_us(self.until_us)
+        if self.to_time_us is not None:
+            check_time_us(self.to_time_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ def spend(limits: Limits, spent: ReadUsage, records: pa.Table) -> tuple[pa.Table
     Shape: ``records`` is a non-empty table with at least ``timestamp_us`` and ``body``.
     """
     count = records.num_rows
-    if limits.until_us is not None:
-        count = _first(numbers_of(records.column("timestamp_us")) >= limits.until_us, count)
+    if limits.to_time_us is not None:
+        count = _first(numbers_of(records.column("timestamp_us")) >= limits.to_time_us, count)
     if limits.records is not None:
         count = min(count, limits.records - spent.records)
     lengths = lengths_of(records.column("body"))

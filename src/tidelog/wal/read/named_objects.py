@@ -20,7 +20,7 @@ from tidelog.store.port import Store
 from tidelog.wal.format.manifest_update import pointer_to
 from tidelog.wal.format.new_object import NewObject
 from tidelog.wal.format.snapshot import decode_snapshot, problems_of_snapshot
-from tidelog.wal.read.tree_reader import TreeReader
+from tidelog.wal.read.head import TreeReader
 
 
 async def store_named(
@@ -41,7 +41,7 @@ async def store_named(
             raise _names_another(one.path) from error
         # Stored or not, no manifest names the object.
         raise LocationError(
-            "an object for the manifest could not be stored, so no manifest was written",
+            "an object for the manifest could not be stored, so no manifest was written: try again",
             path=one.path,
             reason=error,
         ) from error

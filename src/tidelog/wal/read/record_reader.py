@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -21,12 +22,11 @@ from tidelog.core.lookahead import AT_ONCE_MAX, BYTES_MAX, in_order
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest
-from tidelog.wal.read.codec import Codec
-from tidelog.wal.read.head import collected, load_past
+from tidelog.wal.read.head import TreeReader, collected, load_past, read_again
 from tidelog.wal.read.limits import Limits, ReadUsage, spend
-from tidelog.wal.read.read_again import read_again
-from tidelog.wal.read.tree_reader import TreeReader
 
+# Returns the verified records of an object's bytes; each protocol has its own.
+Codec: TypeAlias = Callable[[bytes, Fragment], pa.Table]
 _NEWEST_SHARE = 0.3
 
 
@@ -144,7 +144,8 @@ class RecordReader:
                     raise _gap(reached, fragment.start)
                 if number is not None and fragment.seq_no != number + 1:
                     raise CorruptionError(
-                        "the log's fragment numbers are not contiguous: restore the log",
+                        "the log's fragment numbers are not contiguous: scrub the log, and "
+                        "restore the objects that the scrub names",
                         path=fragment.path,
                         expected=number + 1,
                     )
@@ -179,7 +180,8 @@ def records_between(records: pa.Table, fragment: Fragment, start: int, limit: in
 
 def _gap(reached: int, found: int) -> CorruptionError:
     return CorruptionError(
-        f"the log has no fragment with the positions {reached} to {found - 1}: restore the log"
+        f"the log has no fragment with the positions {reached} to {found - 1}: scrub the log, and "
+        "restore the objects that the scrub names"
     )
 
 

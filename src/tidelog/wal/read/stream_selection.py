@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 
 from tidelog.wal.format.arrays import binary_scalar
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.key_set import check_key
-from tidelog.wal.format.stream_set import may_hold
+from tidelog.wal.format.fragment_sets import check_key, may_hold
 from tidelog.wal.format.streams import CONTROL, check_stream
 
 

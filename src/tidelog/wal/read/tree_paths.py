@@ -13,8 +13,7 @@ from tidelog.errors import ObjectNotFound
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import Manifest
 from tidelog.wal.format.snapshot import Pointer
-from tidelog.wal.read.head import load_past
-from tidelog.wal.read.tree_reader import TreeReader
+from tidelog.wal.read.head import TreeReader, load_past
 
 
 async def paths_named(reader: TreeReader) -> tuple[Manifest, set[str]]:

@@ -64,7 +64,10 @@ class ScrubRange:
     def __post_init__(self) -> None:
         check_range(self.start, self.limit)
         if self.limit is not None and self.limit <= self.start:
-            raise UsageError(f"the range from {self.start} to {self.limit} is empty")
+            raise UsageError(
+                f"the range from {self.start} to {self.limit} is empty: pass a limit after the "
+                "start"
+            )
 
     @property
     def is_all(self) -> bool:

@@ -19,20 +19,19 @@ from functools import partial
 
 from tidelog.core.clock import run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
-from tidelog.wal.format.epoch import Epoch, place_of
 from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.link import DataLink, FenceLink, Tail
-from tidelog.wal.format.manifest import MANIFEST, Manifest
+from tidelog.wal.format.link import DataLink, Epoch, FenceLink, Tail
+from tidelog.wal.format.manifest import MANIFEST, Manifest, chain_of, tail_of
+from tidelog.wal.format.paths import place_of
 from tidelog.wal.format.pin import PINS, Pin, pin_name, problems_of_pin
 from tidelog.wal.format.slot_object import decode_data, problems_of_data
 from tidelog.wal.gc.pin_objects import read_pin
 from tidelog.wal.gc.pin_reach import reached_by
 from tidelog.wal.read.epoch_history import with_all_epochs, with_epochs_of
-from tidelog.wal.read.read_again import read_again
+from tidelog.wal.read.head import read_again
 from tidelog.wal.scrub.report import Before, Problem, ScrubRange, ScrubReport
 from tidelog.wal.scrub.tree_scrub import StartScrub, TreeScrub, scrub_again
-from tidelog.wal.slot_protocol.chain import chain_of, tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 from tidelog.wal.slot_protocol.link_reader import read_link
 from tidelog.wal.slot_protocol.reader import SlotReader

@@ -34,9 +34,7 @@ from tidelog.wal.format.snapshot import (
 )
 from tidelog.wal.format.wal3_records import decode_fragment, problems_of_fragment
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
-from tidelog.wal.read.head import collected
-from tidelog.wal.read.read_again import read_again, read_decoded
-from tidelog.wal.read.tree_reader import TreeReader
+from tidelog.wal.read.head import TreeReader, collected, read_again, read_decoded
 from tidelog.wal.scrub.report import Before, Problem, ScrubRange, ScrubReport
 
 RUNS_MAX: Final = 5
@@ -135,7 +133,7 @@ class TreeScrub:
             try:
                 await self.children(manifest.children, Before(manifest.collected, gone))
                 break
-            except _Missing as missing:
+            except _SnapshotMissing as missing:
                 newer = await self.reader.manifest(checked=False)
                 if newer.oldest > manifest.oldest:
                     # A collection went past, and may have deleted checked objects.
@@ -217,7 +215,7 @@ class TreeScrub:
         try:
             return await read_again(once)
         except ObjectNotFound as error:
-            raise _Missing(pointer) from error
+            raise _SnapshotMissing(pointer) from error
 
     async def fragment(self, fragment: Fragment, before: Before) -> None:
         """Check a fragment."""
@@ -288,7 +286,7 @@ class TreeScrub:
             self.found.problems.append(problem)
 
 
-class _Missing(Exception):
+class _SnapshotMissing(Exception):
     """A snapshot does not exist."""
 
     def __init__(self, pointer: Pointer) -> None:

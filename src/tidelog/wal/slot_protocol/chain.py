@@ -15,67 +15,14 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.wal.format.epoch import Epoch
 from tidelog.wal.format.epoch_chain import Chain, Seal
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.link import ControlFragment, DataLink, Link, Tail, fragment_of, plain
-from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.link import ControlFragment, DataLink, Epoch, Link, Tail, fragment_of, plain
+from tidelog.wal.format.manifest import Manifest, chain_of
 from tidelog.wal.format.manifest_update import add_fragment
-from tidelog.wal.format.record_items import POSITION_MAX, log_full
-from tidelog.wal.format.streams import Controls, Streams, apply_controls
+from tidelog.wal.format.streams import apply_controls
 
 Step: TypeAlias = Fragment | Epoch | Seal
-
-
-def tail_of(manifest: Manifest) -> Tail:
-    """Return the tail of a log that has only what its manifest lists.
-
-    Raises:
-        UsageError: the log has wal3's protocol, not slot commits.
-    """
-    chain = chain_of(manifest)
-    return Tail(
-        epoch=chain.last,
-        slot=manifest.next_seq_no,
-        position=manifest.next,
-        setsum=manifest.setsum,
-        log_bytes=manifest.acc_bytes,
-        streams=chain.streams,
-    )
-
-
-def refuse_full(tail: Tail, *, epochs: int = 0) -> None:
-    """Raise an error if the log cannot open ``epochs`` more epochs and then take one record.
-
-    Slots, positions, epochs and bytes of data end at 2^63. Fences may have greater numbers, so a
-    full log can still be sealed.
-
-    Raises:
-        UsageError: a counter has no next value. NOT_APPLIED.
-    """
-    counters = {
-        "slot": tail.slot,
-        "position": tail.position,
-        "epoch": tail.epoch.number + epochs - 1,
-        "byte": tail.log_bytes,
-    }
-    for name, count in counters.items():
-        if count > POSITION_MAX:
-            raise log_full(name, count)
-
-
-def chain_of(manifest: Manifest) -> Chain:
-    """Return the chain of epochs of a manifest.
-
-    Raises:
-        UsageError: the log has wal3's protocol, not slot commits.
-    """
-    if manifest.chain is None:
-        raise UsageError(
-            "this log uses the manifest protocol (wal3's format), not the slot protocol: open it "
-            "as a manifest log"
-        )
-    return manifest.chain
 
 
 def step(tail: Tail, link: Link, size_bytes: int) -> tuple[Tail, Step]:
@@ -93,14 +40,10 @@ def step(tail: Tail, link: Link, size_bytes: int) -> tuple[Tail, Step]:
             raise _broken("its records do not continue the previous slot", tail)
         if link.log_setsum != tail.setsum + link.setsum or link.limit <= link.start:
             raise _broken("its setsums do not continue the previous slot", tail)
-        after = replace(
-            tail,
-            slot=tail.slot + 1,
-            position=link.limit,
-            setsum=link.log_setsum,
-            log_bytes=tail.log_bytes + size_bytes,
-            streams=_after(tail.streams, link.controls, where=tail.path),
-        )
+        try:
+            after = tail.after(link, size_bytes)
+        except UsageError as error:
+            raise _unfit(error, tail.path) from error
         return after, fragment_of(link, tail.path, size_bytes)
     if link.next is None:
         return tail, Seal(slot=tail.slot, successor=link.successor, reach=link.reach)
@@ -125,7 +68,9 @@ def extend(manifest: Manifest, steps: Sequence[Step], *, writer: str) -> Manifes
                 _check_fence(one.first_slot, manifest)
                 if one.number != chain.last.number + 1:
                     raise CorruptionError(
-                        "an epoch does not continue the log's last epoch", epoch=one.name
+                        "an epoch does not continue the log's last epoch: scrub the log, and "
+                        "restore the objects that the scrub names",
+                        epoch=one.name,
                     )
                 epochs = (*chain.epochs, one)
                 manifest = replace(manifest, chain=replace(chain, epochs=epochs, is_closed=False))
@@ -162,6 +107,8 @@ def has_passed(manifest: Manifest, fenced: Epoch, slot: int, next_name: str | No
     if any(epoch.name == fenced.name for epoch in chain.epochs):
         following = chain.after(fenced)
         if following is not None:
+            # An opener puts the fence of one epoch into many slots. Only the first one in slot
+            # order decides, so the name alone does not prove that this fence is in the log.
             return (following.name, following.first_slot) != (next_name, slot)
         if chain.seal is not None:
             return next_name is not None or chain.seal.slot != slot
@@ -183,24 +130,25 @@ def _with_fragment(manifest: Manifest, chain: Chain, one: Fragment, *, writer: s
         added = replace(added, chain=chain)
     if not isinstance(one, ControlFragment):
         return added
-    streams = _after(chain.streams, one.controls, where=one.path)
+    try:
+        streams = apply_controls(chain.streams, one.controls)
+    except UsageError as error:
+        raise _unfit(error, one.path) from error
     return replace(added, chain=replace(chain, streams=streams))
 
 
-def _after(streams: Streams, controls: Controls, *, where: str) -> Streams:
-    try:
-        return apply_controls(streams, controls)
-    except UsageError as error:
-        raise CorruptionError(
-            f"a control record contradicts the open streams ({error.sentence}): restore the object",
-            path=where,
-        ) from error
+def _unfit(error: UsageError, path: str) -> CorruptionError:
+    return CorruptionError(
+        f"a control record contradicts the open streams ({error.sentence}): restore the object",
+        path=path,
+    )
 
 
 def _check_fence(slot: int, manifest: Manifest) -> None:
     if slot != manifest.next_seq_no:
         raise CorruptionError(
-            "a fence is not at the log's next slot",
+            "a fence is not at the log's next slot: scrub the log, and restore the objects that "
+            "the scrub names",
             slot=slot,
             expected=manifest.next_seq_no,
         )

@@ -23,16 +23,14 @@ from typing import Final, TypeAlias
 from tidelog.core.clock import Clock, run_all
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import EPOCHS, Epoch
 from tidelog.wal.format.epoch_chain import Chain, Seal
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.link import Link, Tail
-from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.link import EPOCHS, Epoch, Link, Tail
+from tidelog.wal.format.manifest import Manifest, chain_of, tail_of
 from tidelog.wal.format.slot_object import decode_link
 from tidelog.wal.read.epoch_history import with_epoch
-from tidelog.wal.read.head import Head, load_head, load_living, renew_head
-from tidelog.wal.read.read_again import read_decoded
-from tidelog.wal.slot_protocol.chain import Step, chain_of, has_passed, step, tail_of
+from tidelog.wal.read.head import Head, load_head, load_living, read_decoded, renew_head
+from tidelog.wal.slot_protocol.chain import Step, has_passed, step
 from tidelog.wal.slot_protocol.link_reader import read_link
 
 READS_MAX: Final = 8
@@ -112,18 +110,21 @@ class ChainReader:
     clock: Clock
     reads: int = READS_MAX
 
-    async def end(self, head: Head | None = None, tail: Tail | None = None) -> WalkedEnd:
+    async def end(
+        self, head: Head | None = None, tail: Tail | None = None, *, known: Head | None = None
+    ) -> WalkedEnd:
         """Return a tail that was the end of the log at some moment between the call and its return.
 
         The walk starts at the given manifest, or at a tail past it, and reads links only. The
-        number of requests depends only on the log's length at the call.
+        number of requests depends only on the log's length at the call. Without a ``head``, the
+        manifest is read, but not decoded again if ``known`` is its version.
 
         Raises:
             NoSuchLog: the log does not exist or was dropped.
             CorruptionError: the log is broken.
             LocationError: the store failed.
         """
-        head = await load_living(self.store) if head is None else head
+        head = await load_living(self.store, known) if head is None else head
         if chain_of(head.manifest).seal is not None:
             return WalkedEnd(head, (), tail_of(head.manifest))
         tail = tail or tail_of(head.manifest)
@@ -143,7 +144,7 @@ class ChainReader:
                 # collected slot.
                 error = found
             newer = await renew_head(self.store, head)
-            if not has_gone_on(newer.manifest, tail):
+            if newer is head or not has_gone_on(newer.manifest, tail):
                 if error is not None:
                     raise error
                 return WalkedEnd(newer, tuple(steps), tail)

@@ -24,12 +24,12 @@ from tidelog.store.port import Store
 from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.epoch_list import shorten
 from tidelog.wal.format.link import Tail
-from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.manifest import Manifest, chain_of, tail_of
 from tidelog.wal.format.manifest_update import Rollover, roll_over
 from tidelog.wal.format.snapshot import Snapshot, object_of
 from tidelog.wal.read.head import Head, load_head
 from tidelog.wal.read.manifest_store import Change, ManifestStore
-from tidelog.wal.slot_protocol.chain import Step, chain_of, close, extend, tail_of
+from tidelog.wal.slot_protocol.chain import Step, close, extend
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 
 TRIES_MAX: Final = 20
@@ -194,4 +194,7 @@ def check_continues(before: Manifest, after: Manifest) -> None:
         and _streams_continue(before, after)
     )
     if not kept:
-        raise CorruptionError("the new manifest does not continue the old one: nothing was written")
+        raise CorruptionError(
+            "the log's new objects do not continue its manifest, and nothing was written: scrub "
+            "the log, and restore the objects that the scrub names"
+        )

@@ -32,32 +32,26 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
-from tidelog.store.conditional import DEFAULT_RESEND, Occupied, Resend, create_or_read, occupy
+from tidelog.store.conditional import DEFAULT_RESEND, KeyOwner, Resend, create_or_read, occupy
 from tidelog.store.port import Store
-from tidelog.wal.format.epoch import Epoch, check_shape, first_epoch, place_of
 from tidelog.wal.format.epoch_chain import Chain, Seal
-from tidelog.wal.format.link import FenceLink, Tail
-from tidelog.wal.format.manifest import MANIFEST, Manifest, encode_manifest
+from tidelog.wal.format.link import Epoch, FenceLink, Tail, check_shape, first_epoch
+from tidelog.wal.format.manifest import MANIFEST, Manifest, chain_of, encode_manifest, tail_of
+from tidelog.wal.format.paths import place_of
 from tidelog.wal.format.slot_object import encode_fence
 from tidelog.wal.read.head import Head, load_head
 from tidelog.wal.slot_protocol.burst import Burst, begin, note_answers, slots_to_fence
-from tidelog.wal.slot_protocol.chain import (
-    Step,
-    chain_of,
-    has_passed,
-    refuse_full,
-    tail_of,
-)
+from tidelog.wal.slot_protocol.chain import Step, has_passed
 from tidelog.wal.slot_protocol.chain_reader import ChainReader
 from tidelog.wal.slot_protocol.link_reader import read_link
 
-TRIES_MAX: Final = 100
+TRIES_MAX: Final = 100  # Openings or seals that other openers may overtake in a row.
 LOOKS_MAX: Final = 3  # Looks at the manifest while waiting for the fenced writer's last roll-up.
-SUCCESSOR_MAX: Final = 1_024
+SUCCESSOR_MAX: Final = 1_024  # Characters. The link of the seal carries them.
 PUTS_MAX: Final = 600  # Puts at once. A round with more fences sends them in groups.
 SLOTS_MAX: Final = 4_000  # For one lane. A manifest lags behind by far fewer slots.
 LANES_MAX: Final = 64  # In a log with more lanes, the first unlisted lane ends the result.
-LISTS_MAX: Final = 8
+LISTS_MAX: Final = 8  # Listings at once.
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +68,7 @@ class EndedEpoch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownLog:
     """The part of the log read so far: a manifest, the steps after it, and the tail or the seal."""
 
     head: Head
@@ -127,7 +121,7 @@ class Fencer:
                 if known.seal is None and known.tail.epoch.name not in only_over:
                     raise fenced_by(known.tail.epoch)
                 continue
-            refuse_full(known.tail, epochs=1)
+            known.tail.refuse_full(epochs=1)
             following = Epoch(
                 number=known.tail.epoch.number + 1,
                 id=self.clock.unique()[:16],
@@ -190,11 +184,11 @@ class Fencer:
             successor=successor,
         )
 
-    async def _look(self) -> _Known:
+    async def _look(self) -> _KnownLog:
         head = await load_head(self.store)
-        return _Known(head, (), tail_of(head.manifest), chain_of(head.manifest).seal)
+        return _KnownLog(head, (), tail_of(head.manifest), chain_of(head.manifest).seal)
 
-    async def _end(self, known: _Known, fence: FenceLink) -> _Known:
+    async def _end(self, known: _KnownLog, fence: FenceLink) -> _KnownLog:
         """Fence the tail's epoch; return the log from there, whichever process ended the epoch."""
         begun_us = self.clock.monotonic_us()
         created, is_alive = await self._put_fences(known, fence)
@@ -211,7 +205,7 @@ class Fencer:
             newer = await self._look()
         return await self._read_on(_later(known, newer), fence, created)
 
-    async def _put_fences(self, known: _Known, fence: FenceLink) -> tuple[frozenset[int], bool]:
+    async def _put_fences(self, known: _KnownLog, fence: FenceLink) -> tuple[frozenset[int], bool]:
         """Put fences until one is stored; return the sure fences, and whether a writer is active.
 
         If a put is answered "exists", the fence is not sure even if the stored fence is this
@@ -219,10 +213,11 @@ class Fencer:
         """
         tail = known.tail
         if chain_of(known.head.manifest).is_closed and not known.steps:
-            # The writer has closed, so one fence is enough. If it meets data, the next try uses
-            # bursts.
+            # The writer states that it has closed, so one fence should do. The claim may be false,
+            # and decides nothing else. If the fence meets data, the read after it finds the
+            # data, and the next try uses bursts. Otherwise the opener might never end.
             done = await self._put(tail.epoch, tail.slot, fence)
-            return frozenset([tail.slot] if done is Occupied.CREATED else []), False
+            return frozenset([tail.slot] if done is KeyOwner.CREATED else []), False
         first, is_over = await self._first_free(tail)
         if is_over:
             return frozenset(), False
@@ -230,8 +225,8 @@ class Fencer:
         created: set[int] = set()
         while slots := slots_to_fence(burst):
             answers = await self._send(tail.epoch, burst, slots, fence)
-            created |= {slot for slot, who in answers.items() if who is Occupied.CREATED}
-            taken = frozenset(slot for slot, who in answers.items() if who is Occupied.OTHERS)
+            created |= {slot for slot, who in answers.items() if who is KeyOwner.CREATED}
+            taken = frozenset(slot for slot, who in answers.items() if who is KeyOwner.OTHERS)
             burst = note_answers(burst, ours=frozenset(answers) - taken, taken=taken)
         return frozenset(created), bool(burst.taken)
 
@@ -247,24 +242,29 @@ class Fencer:
         async def first_free() -> int:
             return await first_free_slot(self.store, tail)
 
+        # If another opener's fence is at the tail, it has ended the epoch, and a burst is in vain.
+        # The get runs with the listings, so it costs no further round trip.
         first, ended = await run_all([first_free, has_ended], at_once=2)
         return first, bool(ended)
 
     async def _send(
         self, ending: Epoch, burst: Burst, slots: Sequence[int], fence: FenceLink
-    ) -> dict[int, Occupied]:
+    ) -> dict[int, KeyOwner]:
         named = replace(fence, reach=burst.reach)
         puts = [partial(self._put, ending, slot, named) for slot in slots]
         return dict(zip(slots, await run_all(puts, at_once=PUTS_MAX), strict=True))
 
-    async def _put(self, ending: Epoch, slot: int, fence: FenceLink) -> Occupied:
+    async def _put(self, ending: Epoch, slot: int, fence: FenceLink) -> KeyOwner:
         data = encode_fence(replace(fence, slot=slot))
         path = ending.path(slot)
         return await occupy(self.store, path, data, clock=self.clock, resend=self.resend)
 
     async def _read_on(
-        self, known: _Known, fence: FenceLink | None = None, created: frozenset[int] = frozenset()
-    ) -> _Known:
+        self,
+        known: _KnownLog,
+        fence: FenceLink | None = None,
+        created: frozenset[int] = frozenset(),
+    ) -> _KnownLog:
         """Read the log on in slot order, to its end or to the fence of this opener.
 
         A fence that is not known to be older than the manifest is checked against a newer manifest.
@@ -292,7 +292,7 @@ class Fencer:
                 # This opener's own. If another one has taken over since, the first append finds
                 # out.
                 break
-        return _Known(known.head, tuple(steps), tail, seal)
+        return _KnownLog(known.head, tuple(steps), tail, seal)
 
     async def _is_ours(self, ending: Epoch, seal: Seal, fence: FenceLink) -> bool:
         """Return True if this process put the seal."""
@@ -302,7 +302,7 @@ class Fencer:
         return False
 
 
-def _later(known: _Known, newer: _Known) -> _Known:
+def _later(known: _KnownLog, newer: _KnownLog) -> _KnownLog:
     """Return the state that is further on: the one read before, or a newer manifest.
 
     Prefer the newer manifest unless it is behind, because it was read after the fence was put. Only

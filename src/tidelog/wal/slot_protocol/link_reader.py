@@ -9,7 +9,7 @@ from tidelog.store.port import Store
 from tidelog.wal.format.link import Link
 from tidelog.wal.format.parquet_meta import footer_bytes
 from tidelog.wal.format.slot_object import decode_link
-from tidelog.wal.read.read_again import read_again
+from tidelog.wal.read.head import read_again
 
 END_BYTES: Final = 16 * 1024  # Enough for the link of nearly every slot's object.
 

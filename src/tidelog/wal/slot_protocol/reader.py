@@ -23,16 +23,13 @@ from tidelog.store.port import Store
 from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.link import Tail, plain
-from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.manifest import Manifest, overlaps, tail_of
 from tidelog.wal.format.pin import Pin, problems_of_pin
-from tidelog.wal.format.snapshot import overlaps
+from tidelog.wal.format.slot_object import checked_data
 from tidelog.wal.read.bounds import POLL_FIRST_US, POLL_MOST_US, Bounds
-from tidelog.wal.read.codec import checked_data
-from tidelog.wal.read.head import load_past
+from tidelog.wal.read.head import TreeReader, load_past
 from tidelog.wal.read.record_reader import Leaf, RecordReader, records_between
 from tidelog.wal.read.stream_selection import ALL, Selection
-from tidelog.wal.read.tree_reader import TreeReader
-from tidelog.wal.slot_protocol.chain import tail_of
 from tidelog.wal.slot_protocol.chain_reader import ChainReader, TailProbe, WalkedEnd, has_gone_on
 
 MANIFEST_EVERY_US: Final = 5_000_000
@@ -117,7 +114,7 @@ class SlotReader:
             read.
             CorruptionError: an object is missing or changed.
         """
-        reading = _Reading(self, await self.manifest(), start, limit, selection)
+        reading = _SlotRead(self, await self.manifest(), start, limit, selection)
         while True:
             async with aclosing(reading.go(bounded=True)) as found:
                 async for records in found:
@@ -133,7 +130,7 @@ class SlotReader:
         On an idle log the reader asks for the next slot with growing pauses, and every few seconds
         for the manifest.
         """
-        reading = _Reading(self, await self.manifest(), start, None, selection)
+        reading = _SlotRead(self, await self.manifest(), start, None, selection)
         seen_us, wait_us = self.clock.monotonic_us(), POLL_FIRST_US
         while True:
             async with aclosing(reading.go()) as found:
@@ -150,7 +147,7 @@ class SlotReader:
             wait_us = min(2 * wait_us, POLL_MOST_US)
 
 
-class _Reading:
+class _SlotRead:
     """The progress of one read: the next position, and the tail of the walk.
 
     A ``bounded`` read looks once for the end of the log, as soon as it has yielded its first
@@ -279,7 +276,7 @@ async def scan_pinned(
     """
     if problems := problems_of_pin(pin):
         raise CorruptionError(
-            f"a pin contradicts itself ({'; '.join(problems)}): restore it, or release it",
+            f"a pin contradicts itself ({'; '.join(problems)}): restore it, or drop it",
             path=pin.path,
         )
     reader = SlotReader(store=store, clock=clock)

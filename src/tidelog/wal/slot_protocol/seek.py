@@ -15,10 +15,10 @@ import pyarrow as pa
 from tidelog.errors import ObjectNotFound
 from tidelog.wal.format.arrays import numbers_of
 from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.manifest import tail_of
 from tidelog.wal.format.snapshot import Pointer
 from tidelog.wal.read.head import load_living, load_past
 from tidelog.wal.read.record_reader import RecordReader
-from tidelog.wal.slot_protocol.chain import tail_of
 from tidelog.wal.slot_protocol.reader import SlotReader
 
 

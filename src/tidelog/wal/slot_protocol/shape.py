@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tidelog.core.arguments import check_kind, check_whole
 from tidelog.errors import UsageError
-from tidelog.wal.format.epoch import check_shape
+from tidelog.wal.format.link import check_shape
 from tidelog.wal.format.manifest_update import Rollover
 
 

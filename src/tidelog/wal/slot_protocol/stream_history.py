@@ -10,13 +10,11 @@ from tidelog.core.lookahead import AT_ONCE_MAX
 from tidelog.errors import ObjectNotFound, PositionCollected
 from tidelog.store.port import Store
 from tidelog.wal.format.fragment import Fragment
-from tidelog.wal.format.manifest import Manifest
+from tidelog.wal.format.fragment_sets import may_hold
+from tidelog.wal.format.manifest import Manifest, chain_of
 from tidelog.wal.format.slot_object import controls_of
-from tidelog.wal.format.stream_set import may_hold
 from tidelog.wal.format.streams import CONTROL, Controls, Streams, apply_controls
-from tidelog.wal.read.head import load_past
-from tidelog.wal.read.read_again import read_again
-from tidelog.wal.slot_protocol.chain import chain_of
+from tidelog.wal.read.head import load_past, read_again
 from tidelog.wal.slot_protocol.reader import SlotReader
 
 
@@ -32,8 +30,8 @@ async def streams_at(reader: SlotReader, position: int) -> Streams:
         manifest = await reader.manifest()
         if position < manifest.oldest:
             raise PositionCollected(
-                f"the streams open at {position} were collected: the oldest position is "
-                f"{manifest.oldest}",
+                f"records before {manifest.oldest} were collected, so the streams open at "
+                f"{position} are unknown: pass {manifest.oldest} or a later position",
                 oldest=manifest.oldest,
             )
         try:

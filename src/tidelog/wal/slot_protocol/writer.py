@@ -11,13 +11,13 @@ Source: wal3-draft, "Concurrent Writes" and "Fencing"; design page 3, "Slot comm
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
 
-from tidelog.core.clock import Clock, backoff_us
+from tidelog.core.clock import Clock, backoff_us, wall_us
 from tidelog.errors import (
     ContentionError,
     CorruptionError,
@@ -25,36 +25,43 @@ from tidelog.errors import (
     InvariantError,
     LocationError,
     LogSealed,
+    Outcome,
     TidelogError,
     UsageError,
 )
-from tidelog.store.conditional import DEFAULT_RESEND, Resend
+from tidelog.store.conditional import DEFAULT_RESEND, Resend, create_or_read
 from tidelog.store.port import Store
-from tidelog.wal.append.append_errors import out_of_reach
 from tidelog.wal.append.batch_writer import BatchWriter
-from tidelog.wal.append.bodies import array_of
 from tidelog.wal.append.work import PlacedRecords, Work
 from tidelog.wal.format.arrays import binary_array
-from tidelog.wal.format.epoch import Epoch
-from tidelog.wal.format.streams import Control, check_control, check_stream, encode_control
+from tidelog.wal.format.epoch_chain import Seal
+from tidelog.wal.format.fragment import Fragment
+from tidelog.wal.format.link import Epoch
+from tidelog.wal.format.manifest import chain_of
+from tidelog.wal.format.slot_object import decode_link
+from tidelog.wal.format.streams import Control, check_control, encode_control
+from tidelog.wal.read.epoch_history import with_epochs_of
+from tidelog.wal.read.head import load_head
 from tidelog.wal.read.limits import check_time_us
+from tidelog.wal.slot_protocol.chain import has_slot, step
 from tidelog.wal.slot_protocol.chain_reader import end_of_epoch
 from tidelog.wal.slot_protocol.checkpoint import Checkpointer
 from tidelog.wal.slot_protocol.fencing import Fencer, over
 from tidelog.wal.slot_protocol.manifest_maintenance import ManifestMaintenance
-from tidelog.wal.slot_protocol.pipeline import Pipeline, SentBatch
+from tidelog.wal.slot_protocol.pipeline import Pipeline, SentBatch, Wait, encode_batch
 from tidelog.wal.slot_protocol.shape import Shape
-from tidelog.wal.slot_protocol.window import admit
 
+READS_MAX: Final = 3  # Reads of a slot that holds another object than this writer's.
 RESOLVE_MAX: Final = 16  # Tries to read the end of an epoch.
-SHARES_MAX: Final = 2  # Batches into which a long queue is split, if that many puts may be sent.
+INLINE_BYTES: Final = 64 * 1024  # A smaller batch is encoded before a thread would begin to.
 
 
 @dataclass(slots=True, kw_only=True)
 class SlotWriter(BatchWriter):
     """An appender to one log. ``writer`` is a name for people; its objects carry it.
 
-    ``resend`` limits how long a put is sent again before the writer reads back its outcome.
+    ``resend`` limits how long a put is sent again before the writer reads back its outcome. A
+    batch of more than ``inline_bytes`` is encoded in a thread.
     """
 
     store: Store
@@ -62,6 +69,7 @@ class SlotWriter(BatchWriter):
     writer: str
     shape: Shape = field(default_factory=Shape)
     resend: Resend = field(default_factory=lambda: DEFAULT_RESEND)
+    inline_bytes: int = field(default_factory=lambda: INLINE_BYTES)
     _pipeline: Pipeline | None = None
     _maintenance: ManifestMaintenance = field(init=False)
     _named: set[str] = field(default_factory=set)
@@ -70,7 +78,7 @@ class SlotWriter(BatchWriter):
 
     def __post_init__(self) -> None:
         BatchWriter.__post_init__(self)
-        self._queue.next_position = self._next_position
+        self.resend = replace(self.resend, heard=self._queue.hear)
         checkpointer = Checkpointer(
             store=self.store, clock=self.clock, writer=self.writer, rollover=self.shape.rollover
         )
@@ -86,58 +94,6 @@ class SlotWriter(BatchWriter):
     def slots(self) -> int:
         """Return how many slots the log has had, as far as this writer knows; 0 until it opens."""
         return 0 if self._pipeline is None else self._pipeline.tail.slot
-
-    def _next_position(self) -> int | None:
-        return None if self._pipeline is None else self._pipeline.tail.position
-
-    async def append(
-        self,
-        records: Sequence[bytes],
-        *,
-        stream: bytes | None = None,
-        key: bytes | None = None,
-        timestamp_us: int | None = None,
-        wait: bool = True,
-    ) -> int:
-        """Append records; return the position of the first once all are durable.
-
-        The records of one call are contiguous and keep their order. ``timestamp_us`` is their time;
-        the default is the time of the append.
-
-        Raises:
-            UsageError: ``records`` is empty or not a list of bytes, one is over 64 MiB or all are
-            over 1 GiB, the time is negative, or the stream or the key is invalid. NOT_APPLIED.
-            NoSuchStream: the stream is not open. NOT_APPLIED.
-            BusyError: ``wait`` is False and the queue is full. NOT_APPLIED.
-            HandleError: the writer is closed. NOT_APPLIED.
-            Fenced: another writer took over. NOT_APPLIED.
-            LogSealed: the log is sealed. NOT_APPLIED.
-            OutcomeUnknown: the records were sent, and the store cannot be reached any longer; see
-            `tidelog.wal.slot_protocol.chain_reader`.
-            LocationError: the store refused the records, the log cannot be opened, or nothing was
-            acknowledged for `Batching.patience_us`. NOT_APPLIED.
-        """
-        return await self.append_arrow(
-            array_of(records), stream=stream, key=key, timestamp_us=timestamp_us, wait=wait
-        )
-
-    async def append_arrow(
-        self,
-        bodies: pa.BinaryArray,
-        *,
-        stream: bytes | None = None,
-        key: bytes | pa.BinaryArray | None = None,
-        timestamp_us: int | None = None,
-        wait: bool = True,
-    ) -> int:
-        """Append the values of an array without nulls; see `append`."""
-        if timestamp_us is not None:
-            check_time_us(timestamp_us)
-        if stream is not None:
-            check_stream(stream)
-        return await self._submit(
-            bodies, timestamp_us=timestamp_us, stream=stream, keys=key, wait=wait
-        )
 
     async def place(
         self,
@@ -156,7 +112,11 @@ class SlotWriter(BatchWriter):
         """
         if timestamp_us is not None:
             check_time_us(timestamp_us)
-        return await self._place(bodies, timestamp_us=timestamp_us, keys=key, wait=wait)
+        self._refuse_other_loop()
+        work = self._queue.add(bodies, timestamp_us=timestamp_us, keys=key, wait=wait, placed=True)
+        placing = work.placing
+        assert placing is not None, "it is placed"
+        return PlacedRecords(await self._answer(work, placing.ordered), work.done, placing)
 
     async def control(self, control: Control) -> int:
         """Append a control record; return its position once it is durable.
@@ -168,7 +128,9 @@ class SlotWriter(BatchWriter):
             Otherwise see `append`.
         """
         check_control(control)
-        return await self._submit(binary_array([encode_control(control)]), control=control)
+        self._refuse_other_loop()
+        work = self._queue.add(binary_array([encode_control(control)]), control=control)
+        return await self._answer(work, work.done)
 
     async def _serve(self) -> None:
         """Write epoch after epoch until the writer is closed and its queue empty; then roll up."""
@@ -220,11 +182,10 @@ class SlotWriter(BatchWriter):
         self._has_held = True
         self._maintenance.begin(ended.head, list(ended.steps))
         return Pipeline(
-            store=self.store,
-            clock=self.clock,
-            writer=self.writer,
-            resend=replace(self.resend, heard=self._queue.hear),
+            queue=self._queue,
             tail=ended.tail,
+            steps=self._maintenance.steps,
+            behind_max=self._maintenance.behind_max,
         )
 
     async def _fill(self, pipeline: Pipeline) -> None:
@@ -233,71 +194,94 @@ class SlotWriter(BatchWriter):
             self._queue.durable.advance(pipeline.tail.position)
         async with asyncio.TaskGroup() as group:
             roll_ups = group.create_task(self._maintenance.run())
-            while await self._is_to_send(pipeline):
-                if not await self._has_token(self.clock):
-                    continue
-                begun_us = self.clock.monotonic_us()
-                if (slot := await self._placed(pipeline)) is not None:
-                    group.create_task(self._put(pipeline, slot))
-                    await self._pace(begun_us, self.clock)
+            while (turn := pipeline.next_batch(self.clock.monotonic_us())) is not None:
+                if not isinstance(turn, Wait):
+                    await self._send(pipeline, turn, group)
+                elif turn.rest_us is None:
+                    await self._queue.changed.wait()
+                else:
+                    await self.clock.sleep(turn.rest_us)
             roll_ups.cancel()
 
-    async def _is_to_send(self, pipeline: Pipeline) -> bool:
-        """Wait until there is work and room for it; return False if the epoch is over instead."""
-        queue, behind_max = self._queue, self._maintenance.behind_max
-
-        def has_end() -> bool:
-            return pipeline.is_over or (queue.is_closing and not queue and not pipeline.under_way)
-
-        def has_work() -> bool:
-            # A closing writer has only a little work left, so it does not wait for the manifest.
-            is_near = self._maintenance.behind + pipeline.under_way < behind_max or queue.is_closing
-            return len(queue) > 0 and pipeline.has_room and is_near
-
-        await queue.changed.wait_for(lambda: has_end() or has_work())
-        return not has_end()
-
-    async def _placed(self, pipeline: Pipeline) -> int | None:
-        """Give the next batch a slot; return None if the batch failed or must be admitted again."""
-        slot, batch = None, self._admitted(pipeline)
+    async def _send(self, pipeline: Pipeline, batch: list[Work], group: asyncio.TaskGroup) -> None:
+        """Encode a batch for the next slot, and start its put; an empty batch is no batch."""
+        if not batch:
+            return
+        is_small = sum(work.size for work in batch) <= self.inline_bytes
+        tail, now_us = pipeline.tail, wall_us(self.clock)
+        encode = partial(encode_batch, batch, tail, now_us=now_us, writer=self.writer)
         try:
-            slot = await pipeline.place(batch) if batch else None
-            if slot is None:
-                self._queue.give_back(batch)
+            link, data = encode() if is_small else await self.clock.offload(encode)
         except (InvariantError, UsageError) as error:
             self._queue.fail(batch, error)
-        return slot
+            return
+        if (sent := pipeline.launch(batch, tail, link, data)) is not None:
+            group.create_task(self._put(pipeline, sent))
 
-    def _admitted(self, pipeline: Pipeline) -> list[Work]:
-        """Take the next batch; fail those of its appends that do not fit the open streams."""
-        admitted, refused = admit(
-            pipeline.tail.streams, self._queue.take(shares=min(self.shape.alpha, SHARES_MAX))
+    async def _put(self, pipeline: Pipeline, sent: SentBatch) -> None:
+        """Send a slot's batch until the slot's content is known, or the time to resend is over.
+
+        Raises:
+            CorruptionError: the slot holds neither this batch nor a fence.
+        """
+        try:
+            found = await self._create(sent)
+        except TidelogError as error:
+            if error.outcome is Outcome.NOT_APPLIED:
+                pipeline.note_refusal(sent, error)
+            elif isinstance(error, CorruptionError):
+                raise
+            else:
+                pipeline.note_doubt(error)
+            return
+        try:
+            fence = None if found == sent.data else await self._fence_in(sent, found)
+        except CorruptionError:
+            raise
+        except TidelogError as error:
+            pipeline.note_doubt(error)
+            return
+        if fence is None:
+            pipeline.note_stored(sent)
+        else:
+            pipeline.note_fence(sent, fence)
+
+    async def _create(self, sent: SentBatch) -> bytes:
+        return await create_or_read(
+            self.store, sent.fragment.path, sent.data, clock=self.clock, resend=self.resend
         )
-        for work, error in refused:
-            self._queue.fail([work], error)
-        return admitted
 
-    async def _put(self, pipeline: Pipeline, slot: int) -> None:
-        await pipeline.put(slot)
-        for sent, error in list(pipeline.refused()):
-            self._queue.answer(sent.batch, error)
-        await self._settle(pipeline)
+    async def _fence_in(self, sent: SentBatch, found: bytes) -> Epoch | Seal | None:
+        """Return the fence in the slot of a batch; None if it is stray, so the batch was stored.
 
-    async def _settle(self, pipeline: Pipeline, *, below: int | None = None) -> None:
-        for sent in list(pipeline.settled(below=below)):
-            if below is None:
-                self._maintenance.add(sent.fragment)
-            self._queue.settle(sent.batch, sent.fragment.start)
-        self._queue.changed.notify()
+        A fence is stray if the batch was stored and collected, and a late opener then found the
+        slot empty.
+
+        Raises:
+            CorruptionError: the slot does not hold a fence.
+        """
+        path, before = sent.fragment.path, sent.before
+        for left in reversed(range(READS_MAX)):
+            try:
+                met = step(before, decode_link(found, path=path), len(found))[1]
+                break
+            except CorruptionError:  # The answer may have been cut short.
+                if not left:
+                    raise
+            found = await self._create(sent)
+        if isinstance(met, Fragment):
+            raise CorruptionError(
+                "another process wrote into this writer's epoch: scrub the log", path=path
+            )
+        manifest = (await load_head(self.store)).manifest
+        chain = await with_epochs_of(self.store, chain_of(manifest), before.slot)
+        is_stray = has_slot(replace(manifest, chain=chain), before.epoch, before.slot)
+        return None if is_stray else met
 
     def _stop(self, pipeline: Pipeline, reason: TidelogError) -> None:
         """Stop for good: the unsettled batches of the epoch are past the fence, so void."""
-        self._give_back(pipeline.rest())
+        pipeline.give_back()
         self._queue.abandon(reason)
-
-    def _give_back(self, void: Sequence[SentBatch]) -> None:
-        for sent in reversed(void):
-            self._queue.give_back(sent.batch)
 
     async def _resolve(self, pipeline: Pipeline) -> Pipeline | None:
         """Learn which slots are in the log from the fence that ends the epoch, put here if needed.
@@ -312,52 +296,35 @@ class SlotWriter(BatchWriter):
                 if self.clock.monotonic_us() - begun_us > patience_us:
                     break
             try:
-                resolved = await self._end_of(pipeline)
+                end, after = await self._end_of(pipeline.epoch)
             except (LocationError, ContentionError, CorruptionError) as error:
                 self._queue.trouble = error
                 continue
-            await self._settle(pipeline, below=resolved.end)
-            if isinstance(resolved.after, Pipeline):
-                self._give_back(pipeline.rest())
-                return resolved.after
-            self._stop(pipeline, resolved.after)
+            pipeline.settle(below=end)
+            if isinstance(after, Pipeline):
+                pipeline.give_back()
+                return after
+            self._stop(pipeline, after)
             return None
-        self._give_up(pipeline)
+        self._queue.next_position = None
+        pipeline.give_up()
         return None
 
-    async def _end_of(self, pipeline: Pipeline) -> _Resolved:
-        """Return the end of an epoch, and this writer's next epoch or an error."""
+    async def _end_of(self, epoch: Epoch) -> tuple[int, Pipeline | TidelogError]:
+        """Return the slot where an epoch ended, and this writer's next epoch or an error."""
         after: Pipeline | TidelogError
-        end = await end_of_epoch(self.store, pipeline.epoch, clock=self.clock)
+        end = await end_of_epoch(self.store, epoch, clock=self.clock)
         if end is None or (isinstance(end.after, Epoch) and end.after.name in self._named):
             # An earlier try of this writer may have stored the fence without getting its answer.
             try:
                 after = await self._open()
             except (Fenced, LogSealed) as error:
                 after = error
-            end = end or await end_of_epoch(self.store, pipeline.epoch, clock=self.clock)
+            end = end or await end_of_epoch(self.store, epoch, clock=self.clock)
         else:
             after = over(end.after)
         if end is None:
             raise InvariantError(
-                "this writer's epoch has ended, but its end was not found",
-                epoch=pipeline.epoch.name,
+                "this writer's epoch has ended, but its end was not found", epoch=epoch.name
             )
-        return _Resolved(end.slot, after)
-
-    def _give_up(self, pipeline: Pipeline) -> None:
-        """Report the outcome of sent batches as unknown; put void batches back into the queue."""
-        rest = pipeline.rest()
-        self._give_back([sent for sent in rest if pipeline.is_void(sent.fragment.seq_no)])
-        for sent in rest:
-            if not pipeline.is_void(sent.fragment.seq_no):
-                reason = self._queue.trouble or pipeline.doubt
-                self._queue.doubt(sent.batch, out_of_reach(sent.fragment.path, reason))
-
-
-@dataclass(frozen=True, slots=True)
-class _Resolved:
-    """The slot where an epoch ended, and this writer's next epoch or an error."""
-
-    end: int
-    after: Pipeline | TidelogError
+        return end.slot, after

@@ -1,6 +1,6 @@
 """Decoding of csv by a dialect. Pure.
 
-An empty field without quotes is null; with quotes it is the empty string. `csv_ends` and
+An empty field without quotes is null; with quotes it is the empty string. `lines` and
 `csv.fields` find the boundaries of records and fields. Arrow's reader parses only records that
 these find well formed.
 """
@@ -15,26 +15,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pcsv
 
-from tidelog.collection.formats.bad_rows import BadRowSearch
 from tidelog.collection.formats.csv.fields import (
     QuotedFields,
     count_fields,
     find_fields,
     split_fields,
 )
-from tidelog.collection.formats.dialect import CsvDialect
-from tidelog.collection.formats.lines import are_text, record_ends, split_records
+from tidelog.collection.formats.lines import (
+    Bools,
+    CsvDialect,
+    Int64s,
+    are_text,
+    record_ends,
+    split_records,
+)
 from tidelog.collection.formats.names import match_names
-from tidelog.collection.formats.places import Bools, Int64s
 from tidelog.collection.formats.records import (
+    BadRowSearch,
     Misfit,
     Records,
     blocks_of,
     gather,
     parsed_rows,
     shown,
+    texts_of,
 )
-from tidelog.collection.formats.row_texts import texts_of
 
 BLOCK_BYTES: Final = 1 << 22
 _MARK: Final = b"\xef\xbb\xbf"

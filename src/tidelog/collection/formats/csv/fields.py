@@ -13,8 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from tidelog.collection.formats.dialect import CsvDialect
-from tidelog.collection.formats.places import Bools, Bytes, Int64s, places_of
+from tidelog.collection.formats.lines import Bools, Bytes, CsvDialect, Int64s, places_of
 
 _NEWLINE: Final = 10
 _RETURN: Final = 13

@@ -24,8 +24,7 @@ from tidelog.collection.formats.csv.decode import (
 )
 from tidelog.collection.formats.csv.fields import count_fields, find_fields
 from tidelog.collection.formats.csv.types import guess_formats, types_of
-from tidelog.collection.formats.dialect import CsvDialect
-from tidelog.collection.formats.lines import record_ends, split_records
+from tidelog.collection.formats.lines import CsvDialect, record_ends, split_records
 from tidelog.errors import UsageError
 
 Array: TypeAlias = "pa.Array[Any]"
@@ -60,17 +59,17 @@ def check_csv(options: CsvOptions) -> None:
         UsageError: the delimiter or the quote is not one ASCII character, or both are the same. Or
             a format is not one of strptime.
     """
-    for option, mark in (("--delimiter", options.delimiter), ("--quote", options.quote)):
-        empty = mark == "" and option == "--quote"
+    for option, mark in (("delimiter=", options.delimiter), ("quote=", options.quote)):
+        empty = mark == "" and option == "quote="
         if mark is not None and not empty and (len(mark) != 1 or not 9 <= ord(mark) < 127):
             raise UsageError(f"{option} must be one ASCII character", given=repr(mark))
         if mark in ("\n", "\r"):
             raise UsageError(f"{option} must not be a line end", given=repr(mark))
     if (options.delimiter or ",") == (options.quote if options.quote is not None else '"'):
-        raise UsageError("--delimiter and --quote must differ: change one of them")
+        raise UsageError("delimiter= and quote= must differ: change one of them")
     for option, form in (
-        ("--date-format", options.date_format),
-        ("--timestamp-format", options.timestamp_format),
+        ("date_format=", options.date_format),
+        ("timestamp_format=", options.timestamp_format),
     ):
         if form is not None:
             _check_format(option, form)

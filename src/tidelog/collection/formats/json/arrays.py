@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from tidelog.collection.formats.places import Bools, Bytes, Int64s
+from tidelog.collection.formats.lines import Bools, Bytes, Int64s
 
 ARRAY_FORMAT: Final = "json-array"
 ARRAY_MARK: Final = b"["  # The header of a range of a file that is an array.

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from tidelog.collection.formats.bad_rows import BadRowSearch, Guess
 from tidelog.collection.formats.json.doubt import (
     Check,
     FaultFinder,
@@ -33,17 +32,18 @@ from tidelog.collection.formats.json.texts import (
     fold_names,
     without_wide,
 )
-from tidelog.collection.formats.lines import are_text, outer_bytes, split_records
-from tidelog.collection.formats.places import Bools, Int64s
+from tidelog.collection.formats.lines import Bools, Int64s, are_text, outer_bytes, split_records
 from tidelog.collection.formats.records import (
+    BadRowSearch,
+    Guess,
     Misfit,
     Records,
     blocks_of,
     gather,
     parsed_rows,
     shown,
+    texts_of,
 )
-from tidelog.collection.formats.row_texts import texts_of
 from tidelog.collection.formats.types import is_json, json_wire
 from tidelog.collection.formats.unknown import count_unknown
 from tidelog.persist.format.schema import OWN_PREFIX

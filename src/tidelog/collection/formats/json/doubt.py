@@ -24,8 +24,8 @@ import pyarrow.json as pj
 
 from tidelog.collection.formats.json.texts import UNNAMEABLE
 from tidelog.collection.formats.types import is_json, sql_type
-from tidelog.core.json_depth import depth_of
 from tidelog.persist.format.bounds import whole_range
+from tidelog.wal.format.json import depth_of
 
 Check = Callable[[bytes], object]
 
@@ -145,7 +145,7 @@ class FaultFinder:
         ]
         self._floats = [one.name for one in wire if pa.types.is_floating(one.type)]
         self._wire = list(wire)
-        self._reading = _Reading()
+        self._reading = _LineParser()
 
     def find(self, line: bytes) -> LineFault:
         """Return the fault of a line, if any."""
@@ -243,7 +243,7 @@ def _plain_values(dtype: pa.DataType) -> tuple[tuple[type, ...], range | None]:
     return () if nested else (str,), None
 
 
-class _Reading:
+class _LineParser:
     """Reads one line by Python's parser, and records features that Arrow's reader may refuse."""
 
     def __init__(self) -> None:

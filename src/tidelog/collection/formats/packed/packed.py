@@ -19,7 +19,7 @@ PACKED_RATIO: Final = 8  # The usual ratio of the sizes of text and compressed t
 SUFFIXES: Final[dict[str, Codec]] = {".gz": "gzip", ".zst": "zstd"}
 
 
-class Packed(msgspec.Struct, frozen=True, array_like=True):
+class PackedRange(msgspec.Struct, frozen=True, array_like=True):
     """The place of a range in a compressed file.
 
     Shape: the file's first ``whole_bytes`` are whole members with ``text_bytes`` of text. ``tail``
@@ -56,18 +56,21 @@ def is_packed(path: str, format: str) -> bool:
     return format != "parquet" and codec_of(path) is not None
 
 
-def encode_packed(packed: Packed | None) -> bytes:
+def encode_packed(packed: PackedRange | None) -> bytes:
     """Return the bytes for the remap shard; b"" for a file that is not compressed."""
     return b"" if packed is None else msgspec.msgpack.encode(packed)
 
 
-def decode_packed(data: bytes) -> Packed | None:
+def decode_packed(data: bytes) -> PackedRange | None:
     """Return the value that `encode_packed` has encoded.
 
     Raises:
         CorruptionError: the bytes do not encode one.
     """
     try:
-        return msgspec.msgpack.decode(data, type=Packed) if data else None
+        return msgspec.msgpack.decode(data, type=PackedRange) if data else None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptionError("the stored position in a compressed file cannot be read") from error
+        raise CorruptionError(
+            "the stored position in a compressed file cannot be decoded: restore the "
+            "shard of the source's progress, or drop the source and create it again"
+        ) from error

@@ -1,0 +1,258 @@
+"""Input of rows: files or standard input in json, csv, parquet or arrow, decoded table by table.
+
+Text is decoded like the text of sources (docs/guides/ingest-json.md, docs/guides/ingest-csv.md).
+But a record that does not fit stops the command, because the target cannot store bad rows.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import ExitStack, aclosing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelog.cli.feed import chunks_of, opened
+from tidelog.collection.formats.csv.decode import header_names, header_of
+from tidelog.collection.formats.csv.guess import CsvOptions, guess_csv
+from tidelog.collection.formats.foreign import is_wide
+from tidelog.collection.formats.lines import CsvDialect, record_ends
+from tidelog.collection.source.binding import FileRange
+from tidelog.collection.source.decode import decode_range
+from tidelog.errors import UsageError
+from tidelog.persist.format.updates import conform
+
+READ_BYTES: Final = 8 * 1024 * 1024
+RECORD_BYTES_MAX: Final = 4 * READ_BYTES
+SAMPLE_BYTES: Final = 2 * 1024 * 1024
+ROWS: Final = 131_072
+STDIN: Final = "standard input"
+_MAGIC: Final = b"ARROW1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFiles:
+    """A reader of rows. Each table has the columns ``wanted``; an absent value is null.
+
+    Shape: a file may lack the columns ``optional``. ``dialect`` is that of csv; None means that
+        each file's own is guessed, with ``csv``. ``owner`` and ``undone`` are words for errors: the
+        target of the rows, and the state after an error.
+    """
+
+    wanted: pa.Schema
+    optional: frozenset[str]
+    dialect: CsvDialect | None = None
+    csv: CsvOptions = field(default_factory=CsvOptions)
+    owner: str = "shard"
+    undone: str = "nothing was appended"
+
+    async def tables(self, files: Sequence[Path], format: str) -> AsyncGenerator[pa.Table, None]:
+        """Yield the rows of the files in order; standard input for ``-``, or without files.
+
+        Raises:
+            UsageError: a file cannot be read, or one of its records does not fit.
+        """
+        for path in files or (Path("-"),):
+            is_stdin = str(path) == "-"
+            name = STDIN if is_stdin else str(path)
+            with self._named(name), ExitStack() as stack:
+                descriptor = sys.stdin.fileno() if is_stdin else stack.enter_context(opened(path))
+                if format in ("json", "csv"):
+                    found = self._text(descriptor, name, is_csv=format == "csv")
+                else:
+                    spooled = stack.enter_context(tempfile.TemporaryFile())
+                    source = await _seekable(descriptor, spooled)
+                    read = self._parquet if format == "parquet" else self._arrow
+                    found = _each(
+                        read(stack.enter_context(pa.PythonFile(cast("Any", source))), name)
+                    )
+                async with aclosing(found):
+                    async for table in found:
+                        yield table
+
+    async def _text(
+        self, descriptor: int, name: str, *, is_csv: bool
+    ) -> AsyncGenerator[pa.Table, None]:
+        held, at, header = b"", 0, b""
+        dialect = self.dialect if is_csv else None
+        async for chunk, is_last in _large(descriptor):
+            if not at and not held and is_wide(chunk):
+                raise UsageError(
+                    f"{name} must be UTF-8, not UTF-16 or UTF-32: convert it, for example with "
+                    f"iconv -f UTF-16 -t UTF-8; {self.undone}"
+                )
+            held += chunk
+            if is_csv and not header and held.strip():
+                dialect = dialect or self._guessed(held, name, is_cut=not is_last)
+                header = self._header(held if not is_last else held + b"\n", name, dialect)
+            ends = record_ends(held, dialect, final=is_last)
+            cut = len(held) if is_last else int(ends[-1]) if len(ends) else 0
+            if cut and not (is_csv and held.strip() == b""):
+                yield self._decoded(held[:cut], name, at, header, dialect)
+            held, at = held[cut:], at + cut
+            if len(held) > RECORD_BYTES_MAX:
+                raise UsageError(
+                    f"{name}: the record at byte {at} has no end within {RECORD_BYTES_MAX} bytes: "
+                    "check --format"
+                )
+
+    def _guessed(self, held: bytes, name: str, *, is_cut: bool) -> CsvDialect:
+        """Return the csv dialect of a file, guessed from its beginning."""
+        sample = held[:SAMPLE_BYTES]
+        try:
+            is_cut = is_cut or len(sample) < len(held)
+            return guess_csv(sample, self.csv, self.wanted, cut=is_cut)[0]
+        except ValueError as error:
+            raise self._not_csv(name, error) from error
+
+    def _header(self, held: bytes, name: str, dialect: CsvDialect) -> bytes:
+        """Return the header line of a csv file; check that its columns are the wanted ones."""
+        header = (header_of(held, dialect) or b"") if dialect.has_header else b""
+        if header:
+            try:
+                self._there(header_names(header, dialect), name)
+            except UsageError:
+                raise
+            except ValueError as error:
+                raise self._not_csv(name, error) from error
+        elif not dialect.has_header:
+            self._there(dialect.names, name)
+        return header
+
+    def _not_csv(self, name: str, error: ValueError) -> UsageError:
+        reason = "some bytes are not UTF-8" if isinstance(error, UnicodeDecodeError) else error
+        return UsageError(
+            f"{name} cannot be read as csv: error in its first line: {reason}; {self.undone}"
+        )
+
+    def _decoded(
+        self, data: bytes, name: str, at: int, header: bytes, dialect: CsvDialect | None
+    ) -> pa.Table:
+        found = decode_range(
+            data,
+            FileRange(path=name, start=at, limit=at + len(data), header=header),
+            self.wanted,
+            format="json" if dialect is None else "csv",
+            dialect=dialect or CsvDialect(),
+        )
+        if found.dropped:
+            raise self._unknown(sorted(found.dropped), name)
+        if found.errors.num_rows:
+            first = found.errors.slice(0, 1).to_pylist()[0]
+            raise UsageError(
+                f"{name}: the record at byte {first['offset']} does not fit: {first['reason']}: "
+                f"{first['text'][:200]!r}; {self.undone}"
+            )
+        return found.rows.select(self.wanted.names)
+
+    def _parquet(self, source: pa.PythonFile, name: str) -> Iterator[pa.Table]:
+        found = pq.ParquetFile(source)
+        names = self._there(found.schema_arrow.names, name)
+        for batch in found.iter_batches(ROWS, columns=names):
+            yield self._fitted(pa.Table.from_batches([batch]), name)
+
+    def _arrow(self, source: pa.PythonFile, name: str) -> Iterator[pa.Table]:
+        is_file = source.read(len(_MAGIC)) == _MAGIC
+        source.seek(0)
+        if is_file:
+            found = pa.ipc.open_file(source)
+            self._there(found.schema.names, name)
+            batches = (found.get_batch(n) for n in range(found.num_record_batches))
+        else:
+            given = pa.ipc.open_stream(source)
+            self._there(given.schema.names, name)
+            batches = (batch for batch in given)
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            for start in range(0, table.num_rows, ROWS):
+                yield self._fitted(table.slice(start, ROWS), name)
+
+    def _there(self, given: Sequence[str], name: str) -> list[str]:
+        """Return the wanted columns that the file has.
+
+        Raises:
+            UsageError: a column is missing, unknown or repeated.
+        """
+        missing = [n for n in self.wanted.names if n not in given and n not in self.optional]
+        if missing:
+            raise UsageError(
+                f"{name}: missing column {', '.join(map(repr, missing))}: the file's columns are "
+                f"{', '.join(given)}; {self.undone}"
+            )
+        unknown = [n for n in given if n not in self.wanted.names]
+        if unknown:
+            raise self._unknown(unknown, name)
+        twice = [n for place, n in enumerate(given) if n in given[:place]]
+        if twice:
+            raise UsageError(
+                f"{name} has the column {twice[0]!r} twice: rename or remove one; {self.undone}"
+            )
+        return [n for n in self.wanted.names if n in given]
+
+    def _unknown(self, names: Sequence[str], name: str) -> UsageError:
+        shown = ", ".join(map(repr, names[:5]))
+        return UsageError(
+            f"{name}: {shown} is not a column of the {self.owner}, which has "
+            f"{', '.join(self.wanted.names)}: remove it; {self.undone}"
+        )
+
+    def _fitted(self, table: pa.Table, name: str) -> pa.Table:
+        columns = {}
+        for wanted in self.wanted:
+            if wanted.name not in table.column_names:
+                columns[wanted.name] = pa.nulls(table.num_rows, wanted.type)
+                continue
+            try:
+                one = conform(table.select([wanted.name]), pa.schema([wanted]))
+            except UsageError as error:
+                raise UsageError(
+                    f"{name}: column {wanted.name!r} does not fit {wanted.type}: "
+                    f"{str(error).splitlines()[0][:200]}; {self.undone}"
+                ) from error
+            columns[wanted.name] = one.column(0)
+        return pa.table(columns, schema=self.wanted)
+
+    @contextmanager
+    def _named(self, name: str) -> Iterator[None]:
+        """Raise errors of libraries as errors that name the file."""
+        try:
+            yield
+        except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            raise UsageError(f"{name} cannot be read: {reason}; {self.undone}") from error
+
+
+async def _large(descriptor: int) -> AsyncGenerator[tuple[bytes, bool], None]:
+    """Yield the input in large chunks, each with True if it is the last."""
+    kept: list[bytes] = []
+    size = 0
+    async with aclosing(chunks_of(descriptor)) as chunks:
+        async for chunk in chunks:
+            kept.append(chunk)
+            if (size := size + len(chunk)) >= READ_BYTES:
+                yield b"".join(kept), False
+                kept, size = [], 0
+    yield b"".join(kept), True
+
+
+async def _seekable(descriptor: int, spooled: IO[bytes]) -> IO[bytes]:
+    """Return a file that supports seek: a pipe is copied into ``spooled`` first."""
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(os.dup(descriptor), "rb")
+    async with aclosing(chunks_of(descriptor)) as chunks:
+        async for chunk in chunks:
+            spooled.write(chunk)
+    spooled.seek(0)
+    return spooled
+
+
+async def _each(tables: Iterator[pa.Table]) -> AsyncGenerator[pa.Table, None]:
+    for table in tables:
+        yield table

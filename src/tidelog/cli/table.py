@@ -1,0 +1,496 @@
+"""``tidelog table`` and ``tidelog history``: tables, their writes, and the commits of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.command import AsJson, Yes, ask_first, group, location_url, on_location
+from tidelog.cli.feed import RowFormat
+from tidelog.cli.output import Column, Field, bytes_text, count_text, show, show_list
+from tidelog.cli.source_options import (
+    DateFormat,
+    Delimiter,
+    Header,
+    Multiline,
+    Null,
+    Quote,
+    TimestampFormat,
+    csv_options,
+)
+from tidelog.cli.table_options import (
+    At,
+    Condition,
+    RowFiles,
+    RowSource,
+    TableName,
+    TokenText,
+    WriteOptions,
+    expressions_of,
+)
+from tidelog.core.arguments import split_names
+from tidelog.errors import AsOfBeforeSince, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.collection.reading import CollectionDescription
+    from tidelog.collection.table.history import TableCommit
+    from tidelog.collection.tables import Table
+    from tidelog.location import Location
+
+app = group("Tables: collections that programs write.")
+
+
+@app.command("create")
+def create(
+    context: typer.Context,
+    name: TableName,
+    *,
+    schema: Annotated[
+        str,
+        typer.Option(metavar="COLUMNS", help="Columns and their types: 'id bigint, name varchar'."),
+    ],
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMNS",
+            help="The columns of the key, with commas between them. A key occurs once. By "
+            "default, the table has no key.",
+        ),
+    ] = None,
+    shards: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Divide the rows among N shards, each with its own merges."
+        ),
+    ] = 1,
+    retain: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION|forever",
+            help="How long earlier times stay readable; see 'collection retain'.",
+        ),
+    ] = "forever",
+    as_json: AsJson = False,
+) -> None:
+    """Create a table, and the location if it does not exist."""
+    from tidelog.collection.catalog.retention import parse_retention_ms
+    from tidelog.collection.tables import table_schema
+    from tidelog.core.ids import check_name
+
+    check_name(name, of="name of a table")
+    retain_ms = parse_retention_ms(retain, what="--retain")
+    columns = [] if key is None else split_names(key)
+    table_schema(schema, columns)  # A mistake must not create the location.
+    location_url(context)
+
+    async def work(location: Location) -> None:
+        await location.tables.create(name, schema, key=columns, shards=shards, retain_ms=retain_ms)
+
+    on_location(context, work, create=True)
+    show(
+        {"table": name, "key": columns, "shards": shards, "retain_ms": retain_ms},
+        f"Created the table {name!r}. Write rows to it with: tidelog table insert {name} FILES",
+        as_json=as_json,
+        is_said=True,
+    )
+
+
+@app.command("list")
+def list_tables(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the tables."""
+
+    async def work(location: Location) -> list[CollectionDescription]:
+        return [
+            await (await location.table(name)).describe() for name in await location.tables.list()
+        ]
+
+    columns: tuple[Column[CollectionDescription], ...] = (
+        Column("name", lambda one: one.name),
+        Column("key", lambda one: ", ".join(one.key) or "none"),
+        Column("rows", lambda one: f"{one.rows:,}", right=True),
+        Column("bytes", lambda one: bytes_text(one.bytes), right=True),
+        Column("complete to", lambda one: one.complete_to or "nothing yet", whole=True),
+    )
+    show_list(
+        on_location(context, work),
+        columns,
+        fields=lambda one: one.to_dict(),
+        as_json=as_json,
+        none_yet="No tables yet. Create one: tidelog table create NAME --schema COLUMNS",
+    )
+
+
+@app.command("describe")
+def describe(context: typer.Context, name: TableName, as_json: AsJson = False) -> None:
+    """Show a table: its columns, key, times, retention and sizes."""
+
+    async def work(location: Location) -> tuple[Table, CollectionDescription]:
+        table = await location.table(name)
+        return table, await table.describe()
+
+    table, found = on_location(context, work)
+    facts = {"retain_ms": table.info.retain_ms, "created_us": table.info.created_us}
+    show(found.to_dict() | facts, _fields(table, found), as_json=as_json)
+
+
+def _fields(table: Table, found: CollectionDescription) -> list[Field]:
+    from tidelog.cli.collection import kept_text, schema_lines
+    from tidelog.cli.output import time_text
+    from tidelog.collection.formats.times import format_time
+
+    return [
+        ("name", found.name),
+        ("schema", schema_lines([(c.name, c.type) for c in found.schema], found.key)),
+        ("rows", f"{found.rows:,} ({count_text(found.updates, 'update')})"),
+        ("bytes", f"{bytes_text(found.bytes)} in {count_text(found.parts, 'part')}"),
+        ("keeps", kept_text(table.info.retain_ms)),
+        ("since", "never" if found.since is None else format_time(found.since)),
+        ("complete to", found.complete_to or "nothing yet"),
+        ("shards", str(len(table.shards))),
+        ("created", time_text(table.info.created_us)),
+    ]
+
+
+@app.command("insert")
+def insert(
+    context: typer.Context,
+    name: TableName,
+    files: RowFiles = None,
+    *,
+    format: RowFormat = None,
+    at: At = None,
+    token: TokenText = None,
+    delimiter: Delimiter = None,
+    quote: Quote = None,
+    null: Null = None,
+    date_format: DateFormat = None,
+    timestamp_format: TimestampFormat = None,
+    header: Header = None,
+    multiline: Multiline = None,
+    as_json: AsJson = False,
+) -> None:
+    """Insert rows: all of them in one commit, or none.
+
+    A column that a row lacks is null. If a row does not fit, the command names it and writes
+    nothing. If a key exists already, it names the key. All rows must fit into memory.
+    """
+    source = RowSource.of(
+        files,
+        format,
+        csv_options(
+            delimiter=delimiter,
+            quote=quote,
+            null=null,
+            date_format=date_format,
+            timestamp_format=timestamp_format,
+            header=header,
+            multiline=multiline,
+        ),
+    )
+    options = WriteOptions.of(at, token)
+    done = _put(context, name, source, options, lambda table: table.insert)
+    done.show(f"{count_text(done.rows, 'row')} inserted", as_json=as_json)
+
+
+@app.command("upsert")
+def upsert(
+    context: typer.Context,
+    name: TableName,
+    files: RowFiles = None,
+    *,
+    format: RowFormat = None,
+    at: At = None,
+    token: TokenText = None,
+    delimiter: Delimiter = None,
+    quote: Quote = None,
+    null: Null = None,
+    date_format: DateFormat = None,
+    timestamp_format: TimestampFormat = None,
+    header: Header = None,
+    multiline: Multiline = None,
+    as_json: AsJson = False,
+) -> None:
+    """Insert rows, or replace the rows of their keys: all of them in one commit, or none.
+
+    A column that a row lacks becomes null. A row that is equal to the stored one changes nothing.
+    All rows must fit into memory.
+    """
+    source = RowSource.of(
+        files,
+        format,
+        csv_options(
+            delimiter=delimiter,
+            quote=quote,
+            null=null,
+            date_format=date_format,
+            timestamp_format=timestamp_format,
+            header=header,
+            multiline=multiline,
+        ),
+    )
+    options = WriteOptions.of(at, token)
+    done = _put(context, name, source, options, lambda table: table.upsert)
+    counts = "" if done.added is None else f" ({done.added} added, {done.removed} removed)"
+    done.show(f"{count_text(done.rows, 'row')} upserted{counts}", as_json=as_json)
+
+
+@app.command("delete")
+def delete(
+    context: typer.Context,
+    name: TableName,
+    *,
+    where: Condition = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A file of keys, with the key columns; - for stdin."),
+    ] = None,
+    format: RowFormat = None,
+    at: At = None,
+    token: TokenText = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the rows that meet a condition, or those of some keys, in one commit.
+
+    A key without a row is no error. The command asks first if it would delete all rows. Earlier
+    times still have the rows.
+    """
+    if (where is None) == (keys is None):
+        raise UsageError("pass either --where or --keys; for all rows: --where true")
+    source = None if keys is None else RowSource.of([keys], format)
+    if source is None and format is not None:
+        raise UsageError("--format needs --keys: remove --format")
+    options = WriteOptions.of(at, token)
+
+    async def prepare(location: Location) -> tuple[pa.Table | None, int]:
+        table = await location.table(name)
+        given = None if source is None else await source.keys(table.columns)
+        return given, 0 if yes else await _rows_if_all(table, where, given)
+
+    given, count = on_location(context, prepare)
+    if count:
+        ask_first(
+            lambda: f"Delete all {count_text(count, 'row')} of the table {name!r}?",
+            deed="delete all rows",
+            undone="Nothing was deleted.",
+        )
+
+    async def write(table: Table) -> tuple[int, int]:
+        time = await table.delete(keys=given, where=where, at=options.at, token=options.token)
+        return time, 0 if given is None else given.num_rows
+
+    done = _written(context, name, write)
+    done.show(f"{_count(done.removed)} deleted", as_json=as_json)
+
+
+@app.command("update")
+def update(
+    context: typer.Context,
+    name: TableName,
+    *,
+    set: Annotated[
+        list[str],
+        typer.Option(
+            metavar="COLUMN=SQL",
+            help="A column, and an expression over the old row: 'price = price * 2'; may be "
+            "repeated.",
+        ),
+    ],
+    where: Annotated[
+        str, typer.Option(metavar="SQL", help="The rows to update; true updates all rows.")
+    ],
+    at: At = None,
+    token: TokenText = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set columns of the rows that meet a condition, in one commit."""
+    expressions = expressions_of(set)
+    options = WriteOptions.of(at, token)
+
+    async def write(table: Table) -> tuple[int, int]:
+        time = await table.update(set=expressions, where=where, at=options.at, token=options.token)
+        return time, 0
+
+    done = _written(context, name, write)
+    done.show(f"{_count(done.removed)} changed", as_json=as_json)
+
+
+@app.command("advance")
+def advance(context: typer.Context, as_json: AsJson = False) -> None:
+    """Make all tables complete up to now, without a write of rows.
+
+    A query over a table and the collection of a source reads both as of a time at which both are
+    complete. Run this before such a query if the tables are seldom written.
+    """
+    from tidelog.collection.formats.times import format_time
+
+    time = on_location(context, lambda location: location.tables.advance())
+    show(
+        {"time": time},
+        f"All tables are complete up to {format_time(time)}.",
+        as_json=as_json,
+        is_said=True,
+    )
+
+
+@app.command("drop")
+def drop(
+    context: typer.Context, name: TableName, *, yes: Yes = False, as_json: AsJson = False
+) -> None:
+    """Drop a table with all its history for good.
+
+    The rows become unreadable. 'tidelog collect' deletes their bytes.
+    """
+    if not yes:
+        on_location(context, lambda location: location.table(name))
+        ask_first(lambda: f"Drop the table {name!r} with all its history?", deed="drop the table")
+    on_location(context, lambda location: location.tables.drop(name))
+    show(
+        {"table": name, "dropped": True},
+        f"Dropped the table {name!r}.",
+        as_json=as_json,
+        is_said=True,
+    )
+
+
+def history(
+    context: typer.Context,
+    name: TableName,
+    *,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Show commits after this time (exclusive). The default is the earliest readable "
+            "time.",
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Show commits up to this time (inclusive). The default is the newest complete "
+            "time.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the commits of a table, oldest first: their times, and the rows added and removed.
+
+    An updated row counts as one added and one removed. The counts are exact, also after merges. The
+    bytes of a commit are unknown after a merge. The command reads the rows of these commits.
+    """
+
+    async def work(location: Location) -> list[TableCommit]:
+        return await (await location.table(name)).history(since, until)
+
+    from tidelog.collection.formats.times import format_time
+
+    columns: tuple[Column[TableCommit], ...] = (
+        Column("time", lambda one: format_time(one.time), whole=True),
+        Column("added", lambda one: f"{one.added:,}", right=True),
+        Column("removed", lambda one: f"{one.removed:,}", right=True),
+        Column(
+            "bytes",
+            lambda one: "merged" if one.bytes is None else bytes_text(one.bytes),
+            right=True,
+        ),
+    )
+    show_list(
+        on_location(context, work),
+        columns,
+        fields=asdict,
+        as_json=as_json,
+        none_yet=f"The table {name!r} has no commits in these times.",
+    )
+
+
+async def _rows_if_all(table: Table, where: str | None, keys: pa.Table | None) -> int:
+    """Return the number of all rows if a delete matches all of them, else 0.
+
+    Raises:
+        UsageError: the condition is not valid.
+    """
+    from tidelog.collection.table.lookups import ByValues, by_condition
+
+    if where is not None:
+        by_condition(where, table.columns)
+    count = (await table.describe()).rows
+    if not count or (keys is not None and keys.num_rows < count):
+        return 0
+    columns = table.columns.key or table.columns.names[:1]
+    left = None if where is None else f"({where}\n) IS NOT TRUE"
+    limit = 1 if keys is None else None
+    async with aclosing(table.scan(columns=columns, where=left, limit=limit)) as pieces:
+        async for rows in pieces:
+            if rows.num_rows and (keys is None or not ByValues(keys).mask(rows).all()):
+                return 0
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """The result of a write: its time, and the numbers of rows given, added and removed."""
+
+    name: str
+    time: int
+    rows: int
+    added: int | None
+    removed: int | None
+
+    def show(self, deed: str, *, as_json: bool) -> None:
+        from tidelog.collection.formats.times import format_time
+
+        fields = {
+            "table": self.name,
+            "time": self.time,
+            "added": self.added,
+            "removed": self.removed,
+        }
+        text = f"{deed}, visible as of {format_time(self.time)}"
+        show(fields, text, as_json=as_json, is_said=True)
+
+
+def _count(rows: int | None) -> str:
+    return "some rows" if rows is None else count_text(rows, "row")
+
+
+def _put(
+    context: typer.Context,
+    name: str,
+    source: RowSource,
+    options: WriteOptions,
+    verb: Callable[[Table], Callable[..., Awaitable[int]]],
+) -> _Written:
+    """Write the rows of a source in one commit, by the method that ``verb`` returns."""
+
+    async def write(table: Table) -> tuple[int, int]:
+        rows = await source.rows(table.columns)
+        return await verb(table)(rows, at=options.at, token=options.token), rows.num_rows
+
+    return _written(context, name, write)
+
+
+def _written(
+    context: typer.Context, name: str, write: Callable[[Table], Awaitable[tuple[int, int]]]
+) -> _Written:
+    """Write a table; ``write`` returns the time of the commit and the number of rows given."""
+
+    async def work(location: Location) -> _Written:
+        table = await location.table(name)
+        time, rows = await write(table)
+        try:
+            commits = await table.history(time - 1, time)
+        except AsOfBeforeSince:
+            return _Written(name, time, rows, None, None)
+        added, removed = sum(one.added for one in commits), sum(one.removed for one in commits)
+        return _Written(name, time, rows, added, removed)
+
+    return on_location(context, work)

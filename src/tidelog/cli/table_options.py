@@ -1,0 +1,177 @@
+"""The options of the writes of ``tidelog table``, and the rows that they read."""
+
+from __future__ import annotations
+
+import re
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tidelog.cli.feed import check_row_input, row_format_of
+from tidelog.core.arguments import quoted
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.collection.formats.csv.guess import CsvOptions
+    from tidelog.persist.format.schema import ShardSchema
+    from tidelog.persist.states.state import Token
+
+TableName = Annotated[str, typer.Argument(metavar="NAME", help="A table.")]
+At = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="The earliest time of the write, written as in read --as-of. The default is now.",
+    ),
+]
+TokenText = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        metavar="NAME:NUMBER",
+        help="A writer's name and a number that rises with each write. A retry with the same "
+        "token writes nothing twice.",
+    ),
+]
+RowFiles = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="[FILE]...", help="Files of rows; - is standard input, which is the default."
+    ),
+]
+Condition = Annotated[
+    str | None, typer.Option(metavar="SQL", help="A condition, such as 'price > 4'.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """The time and the token of a write, parsed."""
+
+    at: int | None
+    token: Token | None
+
+    @staticmethod
+    def of(at: str | None, token: str | None) -> WriteOptions:
+        """Parse the options.
+
+        Raises:
+            UsageError: a value is not valid.
+        """
+        from tidelog.collection.formats.times import parse_time
+        from tidelog.core.clock import SystemClock
+
+        now_us = SystemClock().now_us()
+        time = None if at is None else parse_time(at, what="--at", now_us=now_us)
+        return WriteOptions(time, None if token is None else token_of(token))
+
+
+def token_of(text: str) -> Token:
+    """Return the token of ``NAME:NUMBER``.
+
+    Raises:
+        UsageError: the text is not a name and a number.
+    """
+    name, _, number = text.rpartition(":")
+    if not name or not re.fullmatch("[0-9]{1,18}", number):
+        raise UsageError(
+            f"--token must be a writer's name and a whole number, such as import:7, not "
+            f"{quoted(text)}"
+        )
+    return name, int(number)
+
+
+_ASSIGNMENT: Final = re.compile(
+    r'\s*(?:"(?P<quoted>(?:[^"]|"")+)"|(?P<plain>[^="]+?))\s*=(?P<sql>.*\S.*)', re.DOTALL
+)
+
+
+def expressions_of(texts: list[str]) -> dict[str, str]:
+    """Return the SQL expressions of ``COLUMN=SQL`` by column; a name may be in double quotes.
+
+    Raises:
+        UsageError: a text has no column or no expression, or a column occurs twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        match = _ASSIGNMENT.fullmatch(text)
+        if match is None:
+            raise UsageError(
+                f"--set must be a column and an expression, such as 'price = price * 2', not "
+                f"{quoted(text)}"
+            )
+        name = match["plain"] or match["quoted"].replace('""', '"')
+        if name in found:
+            raise UsageError(f"--set names the column {name!r} twice: remove one")
+        found[name] = match["sql"].strip()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class RowSource:
+    """The files of rows of a write, checked."""
+
+    files: list[Path]
+    format: str
+    csv: CsvOptions
+
+    @staticmethod
+    def of(
+        files: list[Path] | None, format: str | None, csv: CsvOptions | None = None
+    ) -> RowSource:
+        """Check the files, the format and the csv options.
+
+        Raises:
+            UsageError: one of them is not valid.
+        """
+        from tidelog.collection.formats.csv.guess import CsvOptions, check_csv
+
+        kind, csv = row_format_of(files or [], format), csv or CsvOptions()
+        if kind != "csv" and csv != CsvOptions():
+            raise UsageError(f"the options of csv do not apply to {kind}: remove them")
+        check_csv(csv)
+        check_row_input(files or [])
+        return RowSource(files or [], kind, csv)
+
+    async def rows(self, schema: ShardSchema) -> pa.Table:
+        """Read all rows; columns that are not in the key may be absent.
+
+        Raises:
+            UsageError: a file cannot be read, or a row does not fit.
+        """
+        import pyarrow as pa
+
+        from tidelog.cli.row_files import RowFiles
+
+        # The table itself reports a null key, with its row.
+        wanted = pa.schema([field.with_nullable(True) for field in schema.data])
+        reader = RowFiles(
+            wanted=wanted,
+            optional=frozenset(schema.names) - {*schema.key},
+            csv=self.csv,
+            owner="table",
+            undone="nothing was written",
+        )
+        async with aclosing(reader.tables(self.files, self.format)) as tables:
+            found = [piece async for piece in tables]
+        return pa.concat_tables([wanted.empty_table(), *found])
+
+    async def keys(self, schema: ShardSchema) -> pa.Table:
+        """Read keys: rows of the key columns.
+
+        Raises:
+            UsageError: the table has no key; or see `rows`.
+        """
+        if not schema.key:
+            raise UsageError("the table has no key: delete with --where")
+        import pyarrow as pa
+
+        from tidelog.persist.format.schema import ShardSchema
+
+        columns = pa.schema([schema.data.field(name) for name in schema.key])
+        return await self.rows(ShardSchema(columns, len(schema.key)))

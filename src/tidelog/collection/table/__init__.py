@@ -1,0 +1,1 @@
+"""Tables: collections that programs write."""

@@ -1,0 +1,317 @@
+"""Changes of a table: the updates of each kind of write. Pure.
+
+A change names the rows that it depends on (its lookup), and plans its updates from them. In a table
+with a key, the updates leave at most one row for each key.
+Shape: rows have the table's columns; old rows and updates also have ``_diff``. Updates are
+    consolidated: an old row that is equal to the new one gives no update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.collection.table.inputs import keys_of, table_of
+from tidelog.collection.table.lookups import ByCondition, ByValues, Lookup, by_condition, distinct
+from tidelog.core.arguments import check_kind, check_names, joined_names, quoted
+from tidelog.errors import KeyExists, UsageError
+from tidelog.persist.format.part import int64_array, int64_of
+from tidelog.persist.format.schema import DIFF, ShardSchema
+from tidelog.rowhash import hash_rows
+
+if TYPE_CHECKING:
+    from tidelog.predicate.predicate import Expression
+
+WhenMatched: TypeAlias = Literal["update", "delete", "ignore"]
+WhenNotMatched: TypeAlias = Literal["insert", "ignore"]
+MATCHED: Final = ("update", "delete", "ignore")
+NOT_MATCHED: Final = ("insert", "ignore")
+
+
+class TableChange(Protocol):
+    """One write: the rows that it depends on, and its updates.
+
+    ``schema`` is that of the table. ``lookup`` is None if the write depends on no row.
+    """
+
+    @property
+    def schema(self) -> ShardSchema: ...
+
+    @property
+    def lookup(self) -> Lookup | None: ...
+
+    def updates(self, old: pa.Table) -> pa.Table:
+        """Return the updates on top of ``old``, the rows of the lookup.
+
+        Raises:
+            KeyExists: an inserted key has a row. UsageError: two rows would have one key, or an
+                expression fails on a row.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """An insert of rows; in a table with a key, the keys must be new."""
+
+    schema: ShardSchema
+    rows: pa.Table
+    lookup: ByValues | None
+
+    def updates(self, old: pa.Table) -> pa.Table:
+        if self.lookup is not None:
+            check_absent(self.lookup, old)
+        return _signed(self.rows, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """A merge: rows of the table whose columns match a row are updated, deleted or left.
+
+    An upsert and a delete by keys are merges, too.
+    """
+
+    schema: ShardSchema
+    rows: pa.Table
+    lookup: ByValues
+    when_matched: WhenMatched = "update"
+    when_not_matched: WhenNotMatched = "insert"
+
+    def updates(self, old: pa.Table) -> pa.Table:
+        places = self.lookup.places(old)
+        found = [self.schema.contents.empty_table()]
+        if self.when_matched != "ignore":
+            found.append(_negated(old))
+        if self.when_matched == "update":
+            # A row of a table without a key may occur several times.
+            found.append(self.rows.take(places).append_column(DIFF, old.column(DIFF)))
+        if self.when_not_matched == "insert":
+            is_new = np.ones(self.rows.num_rows, np.bool_)
+            is_new[places] = False
+            found.append(_signed(self.rows.take(np.flatnonzero(is_new)), 1))
+        return consolidated(pa.concat_tables(one.cast(self.schema.contents) for one in found))
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteWhere:
+    """A delete of the rows for which a condition is true."""
+
+    schema: ShardSchema
+    lookup: ByCondition
+
+    def updates(self, old: pa.Table) -> pa.Table:
+        return _negated(old)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateWhere:
+    """An update of the rows for which a condition is true, by one expression for each column."""
+
+    schema: ShardSchema
+    lookup: ByCondition
+    set: Mapping[str, Expression]
+
+    def updates(self, old: pa.Table) -> pa.Table:
+        from tidelog.predicate.predicate import open_sandbox  # Imports DuckDB, in 50 ms.
+
+        if not old.num_rows:
+            return old
+        columns = {name: old.column(name) for name in self.schema.names}
+        with open_sandbox() as sandbox:
+            for name, expression in self.set.items():
+                columns[name] = expression.values_in(sandbox, old)
+        new = table_of(pa.table(columns), self.schema).append_column(DIFF, old.column(DIFF))
+        return consolidated(pa.concat_tables([_negated(old), new.cast(self.schema.contents)]))
+
+
+def insert_of(rows: object, schema: ShardSchema) -> Insert:
+    """Return the insert of rows of any kind.
+
+    Raises:
+        UsageError: the rows do not fit, or a key occurs twice among them.
+    """
+    table = table_of(rows, schema)
+    return Insert(schema, table, _keys_once(table, schema) if schema.key else None)
+
+
+def upsert_of(rows: object, schema: ShardSchema) -> Merge:
+    """Return the upsert of rows: each is inserted, or replaces the row of its key.
+
+    Raises:
+        UsageError: the table has no key; or see `insert_of`.
+    """
+    if not schema.key:
+        raise UsageError(
+            "the table has no key, so no row can replace another: insert the rows, or create a "
+            "table with a key"
+        )
+    table = table_of(rows, schema)
+    return Merge(schema, table, _keys_once(table, schema))
+
+
+def delete_of(keys: object, where: str | None, schema: ShardSchema) -> Merge | DeleteWhere:
+    """Return the delete of some keys, or of the rows for which a condition is true.
+
+    Raises:
+        UsageError: both or none are given, the table has no key, or one does not fit.
+    """
+    if (keys is None) == (where is None):
+        raise UsageError("delete needs either keys= or where=: pass one of them")
+    if where is not None:
+        return DeleteWhere(schema, by_condition(where, schema))
+    lookup = distinct(keys_of(keys, schema))
+    return Merge(schema, lookup.values, lookup, when_matched="delete", when_not_matched="ignore")
+
+
+def update_of(set: object, where: str, schema: ShardSchema) -> UpdateWhere:
+    """Return the update of rows by expressions in DuckDB's dialect over the old row.
+
+    Raises:
+        UsageError: a column does not exist, or an expression or the condition is not valid.
+    """
+    from tidelog.predicate.expression import check_expression  # Imports DuckDB, in 50 ms.
+
+    if not isinstance(set, Mapping) or not set:
+        raise UsageError(
+            'set must be a dict of columns and SQL expressions, such as {"price": "price + 1"}'
+        )
+    expressions: dict[str, Expression] = {}
+    for name, sql in set.items():
+        if name not in schema.names:
+            raise UsageError(
+                f"set= names an unknown column: {quoted(name)}; the columns are "
+                f"{joined_names(schema.names)}"
+            )
+        what = f"set= of {name!r}"
+        check_kind(sql, str, f"{what} must be a SQL expression, as a str")
+        expressions[name] = check_expression(sql, schema.data, what=what)
+    return UpdateWhere(schema, by_condition(where, schema), expressions)
+
+
+def merge_of(
+    rows: object,
+    on: Sequence[str] | None,
+    schema: ShardSchema,
+    *,
+    when_matched: WhenMatched,
+    when_not_matched: WhenNotMatched,
+) -> Merge:
+    """Return the merge of rows; ``on`` are the compared columns, by default those of the key.
+
+    Raises:
+        UsageError: ``on`` is missing or names an unknown column, a rule is unknown, or two rows
+            have equal values in these columns; or see `insert_of`.
+    """
+    for value, known, what in (
+        (when_matched, MATCHED, "when_matched"),
+        (when_not_matched, NOT_MATCHED, "when_not_matched"),
+    ):
+        if value not in known:
+            raise UsageError(f"{what} must be {' or '.join(known)}, not {quoted(value)}")
+    asked = schema.key if on is None else check_names(on, "on")
+    unknown = [name for name in asked if name not in schema.names]
+    if unknown or not asked:
+        what = (
+            f"on= names an unknown column: {quoted(unknown[0])}"
+            if unknown
+            else "the table has no key: pass on= with the columns to compare"
+        )
+        raise UsageError(f"{what}; the columns are {joined_names(schema.names)}")
+    table = table_of(rows, schema)
+    lookup = _once(table.select([name for name in schema.names if name in asked]), "merge")
+    return Merge(schema, table, lookup, when_matched, when_not_matched)
+
+
+def unread_keys(change: TableChange, updates: pa.Table) -> ByValues | None:
+    """Return the keys that updates add and that the lookup of the change does not cover.
+
+    The table must have no row of them: see `check_absent`.
+
+    Raises:
+        UsageError: two rows would have one key.
+    """
+    schema, lookup = change.schema, change.lookup
+    if not schema.key or (isinstance(lookup, ByValues) and lookup.columns == schema.key):
+        return None
+    keys, diffs = updates.select(schema.key), int64_of(updates, DIFF)
+    known = distinct(keys)
+    places = known.places(keys)
+    added, net = np.zeros((2, known.values.num_rows), np.int64)
+    np.add.at(added, places, np.maximum(diffs, 0))
+    np.add.at(net, places, diffs)
+    twice = np.flatnonzero(added > 1)
+    if len(twice):
+        raise UsageError(
+            f"two rows would have the key {_shown(known.values, int(twice[0]))}: keys are unique"
+        )
+    new = np.flatnonzero(net > 0)
+    return ByValues(known.values.take(new)) if len(new) else None
+
+
+def check_absent(keys: ByValues, old: pa.Table) -> None:
+    """Check that none of the rows ``old`` has one of the keys.
+
+    Raises:
+        KeyExists: one has; the message names the first such key.
+    """
+    places = keys.places(old)
+    if (places >= 0).any():
+        shown = _shown(keys.values, int(places[places >= 0].min()))
+        raise KeyExists(f"the key {shown} exists: upsert the row, or insert another key")
+
+
+def keys_of_updates(change: TableChange, updates: pa.Table) -> ByValues | None:
+    """Return the keys that updates change; None in a table without a key."""
+    return distinct(updates.select(change.schema.key)) if change.schema.key else None
+
+
+def consolidated(updates: pa.Table) -> pa.Table:
+    """Return updates with the diffs of equal rows added, and without rows whose sum is 0."""
+    if updates.num_rows < 2:
+        return updates
+    data = updates.drop_columns([DIFF])
+    hashes = hash_rows(data.columns, rows=data.num_rows)
+    order = np.lexsort((hashes.hi, hashes.lo))
+    lo, hi = hashes.lo[order], hashes.hi[order]
+    begins = np.flatnonzero(np.append(True, (lo[1:] != lo[:-1]) | (hi[1:] != hi[:-1])))
+    sums = np.add.reduceat(int64_of(updates, DIFF)[order], begins)
+    kept = np.flatnonzero(sums)
+    found = data.take(order[begins][kept])
+    return found.append_column(updates.schema.field(DIFF), int64_array(sums[kept]))
+
+
+def _signed(rows: pa.Table, diff: int) -> pa.Table:
+    return rows.append_column(DIFF, int64_array(np.full(rows.num_rows, diff, np.int64)))
+
+
+def _negated(old: pa.Table) -> pa.Table:
+    place = old.schema.get_field_index(DIFF)
+    return old.set_column(place, old.schema.field(DIFF), int64_array(-int64_of(old, DIFF)))
+
+
+def _keys_once(table: pa.Table, schema: ShardSchema) -> ByValues:
+    return _once(table.select(schema.key), "write")
+
+
+def _once(values: pa.Table, what: str) -> ByValues:
+    """Return the lookup of values.
+
+    Raises:
+        UsageError: a combination occurs twice.
+    """
+    lookup = ByValues(values)
+    if lookup.repeated is not None:
+        raise UsageError(
+            f"two rows of the {what} have {_shown(values, lookup.repeated)}: pass each once"
+        )
+    return lookup
+
+
+def _shown(keys: pa.Table, place: int) -> str:
+    """Return one row of keys as text: id=7, name='a'."""
+    (row,) = keys.slice(place, 1).to_pylist()
+    return ", ".join(f"{name}={quoted(value)}" for name, value in row.items())

@@ -1,0 +1,67 @@
+"""The history of a table: the rows that each commit added and removed. Pure.
+
+All updates of a commit have its time, and no other commit of the table has it. So the updates of
+one time are those of one commit, for as long as the time is readable, also after merges.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.persist.format.part import int64_of
+from tidelog.persist.format.schema import DIFF, TIME
+from tidelog.persist.states.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class TableCommit:
+    """A commit of a table: its time, and the number of rows that it added and removed.
+
+    Units: ``time`` is in milliseconds since 1970. ``bytes`` are those of the commit's own parts, or
+        None if a merge has joined them with the parts of other commits.
+    """
+
+    time: int
+    added: int
+    removed: int
+    bytes: int | None
+
+
+def add_counts(counts: dict[int, tuple[int, int]], updates: pa.Table) -> None:
+    """Add the numbers of added and removed rows of some updates to those of their times."""
+    if not updates.num_rows:
+        return
+    times, places = np.unique(int64_of(updates, TIME), return_inverse=True)
+    diffs = int64_of(updates, DIFF)
+    added, removed = np.zeros((2, len(times)), np.int64)
+    np.add.at(added, places, np.maximum(diffs, 0))
+    np.add.at(removed, places, np.maximum(-diffs, 0))
+    for time, more, fewer in zip(times.tolist(), added.tolist(), removed.tolist(), strict=True):
+        known = counts.get(time, (0, 0))
+        counts[time] = known[0] + more, known[1] + fewer
+
+
+def commits_of(counts: Mapping[int, tuple[int, int]], states: Iterable[State]) -> list[TableCommit]:
+    """Return the commits of some counts in the order of time; ``states`` are of all shards."""
+    sizes: Counter[int] = Counter()
+    merged: list[tuple[int, int]] = []
+    for state in states:
+        for part in (part for batch in state.batches for part in batch.parts):
+            if part.time_min == part.time_max:
+                sizes[part.time_min] += part.size_bytes
+            else:
+                merged.append((part.time_min, part.time_max))
+    return [
+        TableCommit(
+            time=time,
+            added=added,
+            removed=removed,
+            bytes=None if any(low <= time <= high for low, high in merged) else sizes[time],
+        )
+        for time, (added, removed) in sorted(counts.items())
+    ]

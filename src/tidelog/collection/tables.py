@@ -1,0 +1,546 @@
+"""The tables of a location, by name: create, open, list, write and drop.
+
+A table is a collection that programs write. One transaction shard writes the shards of all tables,
+so a commit is one request, and may change several tables. See `tidelog.persist.transactions`.
+
+A creation lists the table in the catalog, then registers its shards. A drop removes it from the
+catalog, then forgets its shards. So a process that dies leaves no registration without an entry of
+the catalog.
+Source: design page 6, "Tables".
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from tidelog.collection.catalog.catalog import (
+    Catalog,
+    CollectionInfo,
+    RenditionInfo,
+    TableInfo,
+)
+from tidelog.collection.catalog.controller import Controller
+from tidelog.collection.collection import Collection
+from tidelog.collection.formats.times import When
+from tidelog.collection.formats.types import parse_schema
+from tidelog.collection.spec_types import SHARDS_MAX
+from tidelog.collection.table.changes import (
+    TableChange,
+    WhenMatched,
+    WhenNotMatched,
+    delete_of,
+    insert_of,
+    merge_of,
+    update_of,
+    upsert_of,
+)
+from tidelog.collection.table.history import TableCommit, add_counts, commits_of
+from tidelog.collection.table.inputs import tables_of
+from tidelog.collection.table.placement import placed
+from tidelog.collection.table.reader import TableReader
+from tidelog.collection.table.writes import TableWriter, check_at
+from tidelog.consensus.port import Consensus
+from tidelog.core.arguments import check_kind, check_names, check_whole
+from tidelog.core.clock import Clock, run_all
+from tidelog.core.frontier import Frontier
+from tidelog.core.ids import TABLES, ShardId, check_name, new_rendition_id, new_shard_id
+from tidelog.errors import (
+    ContentionError,
+    NameTaken,
+    NoSuchCollection,
+    NotRegistered,
+    ShardRegistered,
+    UsageError,
+)
+from tidelog.persist.format.schema import ShardSchema, shard_schema
+from tidelog.persist.handle.argument_checks import check_write_token
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.read.selection import ALL_ROWS
+from tidelog.persist.states.holding import HISTORY_HOLD
+from tidelog.persist.states.state import Token
+from tidelog.persist.transactions.transactions import Transactions
+from tidelog.persist.transactions.transition import TableParts
+from tidelog.store.port import Store
+
+T = TypeVar("T")
+AT_ONCE: Final = 8
+DROPS_MAX: Final = 20
+
+
+def table_transactions(store: Store, consensus: Consensus, clock: Clock) -> Transactions:
+    """Return a handle of the transactions that write the tables; its shards are named by ids."""
+    return Transactions(name=TABLES, store=store, consensus=consensus, clock=clock)
+
+
+@dataclass(slots=True, kw_only=True, repr=False)
+class Table(Collection):
+    """A handle of one table: the reads of a collection, and writes."""
+
+    controller: Controller
+    _changes: TableWriter | None = field(init=False, default=None)
+
+    def __repr__(self) -> str:
+        return f"<tidelog table {self.name!r}: {len(self.schema.names)} columns>"
+
+    @property
+    def info(self) -> TableInfo:
+        assert self.table is not None
+        return self.table
+
+    @property
+    def columns(self) -> ShardSchema:
+        """Return the columns and the key of the table.
+
+        The shards of a table without a key are sorted by all columns, which may still be null.
+        """
+        return ShardSchema(self.schema.data, len(self.info.key))
+
+    @property
+    def writer(self) -> Transactions:
+        """Return the transactions that write the table."""
+        assert self.transactions is not None
+        return self.transactions
+
+    @property
+    def reader(self) -> TableReader:
+        """Return the reader of the rows on which writes depend."""
+        return self._keyed_writer.reader
+
+    @property
+    def _keyed_writer(self) -> TableWriter:
+        if self._changes is None:
+            reader = TableReader(
+                name=self.name,
+                schema=self.columns,
+                shards=[shard.id for shard in self.shards],
+                transactions=self.writer,
+            )
+            self._changes = TableWriter(reader=reader)
+        return self._changes
+
+    async def insert(
+        self, rows: object, *, at: int | None = None, token: Token | None = None
+    ) -> int:
+        """Add rows; return the time in milliseconds as of which they are visible.
+
+        ``rows`` are an Arrow table, batch or reader, a pandas or Polars DataFrame, any object with
+        the Arrow stream interface, or a list of dicts. A missing column is null. In a table with a
+        key, the keys must be new. Without a key, an insert never conflicts, and a reader may be
+        longer than memory holds.
+
+        The time is the first one that is not before ``at`` (default: the clock) and past all
+        earlier commits. A ``token`` is a writer's name and a number that rises with each write to
+        this table: a retry with it adds the rows once, and returns the same time.
+
+        Raises:
+            KeyExists: a key exists; the message names it. NOT_APPLIED.
+            UsageError: the rows do not fit the table. NOT_APPLIED.
+            DataDiffers: the token was used for other rows, in a table without a key (with a key,
+                the rows of a retry are not compared). NOT_APPLIED.
+            NoSuchCollection: the table was dropped. SchemaEvolved: it was altered. NOT_APPLIED.
+            ContentionError: other writers kept changing the same rows. NOT_APPLIED.
+            PartsSwept: the rows of a reader took too long to arrive. NOT_APPLIED.
+            OutcomeUnknown: the writer has used a greater number. LocationError: the store failed.
+        """
+        if self.info.key:
+            return await self._change(partial(insert_of, rows), at, token)
+        check_at(at)
+        token = self._scoped(token)
+        tables = tables_of(rows, self.columns)
+        read = partial(self.clock.offload, lambda: next(tables, None))
+        first, second = await read(), await read()
+        if second is None:
+            given = self.schema.data.empty_table() if first is None else first
+            write = partial(self.writer.insert, self._placed(given), at=at, token=token)
+            return (await self.registered(write)).upper.time - 1
+        # The rows may be more than memory holds, so each piece is written before the next is read.
+        parts: dict[str, list[TableParts]] = {shard.id: [] for shard in self.shards}
+        piece = first
+        while piece is not None:
+            for shard, some in self._placed(piece).items():
+                part = await self.registered(partial(self.writer.write_parts, shard, some))
+                parts[shard].append(part)
+            piece, second = second, await read()
+        commit = partial(self.writer.commit_parts, parts, at=at, token=token)
+        return (await self.registered(commit)).upper.time - 1
+
+    def _placed(self, rows: pa.Table) -> dict[str, pa.Table | pa.RecordBatch]:
+        pieces = placed(rows, self.columns, len(self.shards))
+        return {shard.id: piece for shard, piece in zip(self.shards, pieces, strict=True)}
+
+    async def upsert(
+        self, rows: object, *, at: int | None = None, token: Token | None = None
+    ) -> int:
+        """Insert rows, or replace the rows of their keys; return the time, as `insert` does.
+
+        A column that the rows lack becomes null. A row that is equal to the stored one changes
+        nothing. With the ``token`` of an earlier call, the rows are not compared.
+
+        Raises:
+            UsageError: the table has no key, a key occurs twice, or the rows do not fit.
+            All other errors of `insert`, except KeyExists and DataDiffers.
+        """
+        return await self._change(partial(upsert_of, rows), at, token)
+
+    async def delete(
+        self,
+        *,
+        keys: object = None,
+        where: str | None = None,
+        at: int | None = None,
+        token: Token | None = None,
+    ) -> int:
+        """Delete rows by keys or by a condition; return the time, as `insert` does.
+
+        ``keys`` are rows of the key columns, or a list of values if the key is one column. A key
+        without a row is no error. ``where`` is a condition in DuckDB's dialect.
+
+        Raises:
+            UsageError: both or none are given, do not fit, or the table has no key for ``keys``.
+            All other errors of `upsert`.
+        """
+        return await self._change(partial(delete_of, keys, where), at, token)
+
+    async def update(
+        self,
+        *,
+        set: Mapping[str, str],
+        where: str,
+        at: int | None = None,
+        token: Token | None = None,
+    ) -> int:
+        """Set columns of the rows for which ``where`` is true; return the time, as `insert` does.
+
+        ``set`` has SQL expressions in DuckDB's dialect by column; each is computed over the old
+        row. An update may change keys, if they stay unique.
+
+        Raises:
+            KeyExists: a new key exists. UsageError: an expression or the condition is invalid, or
+                fails on a row; a value does not fit; or two rows would have one key.
+            All other errors of `upsert`.
+        """
+        return await self._change(partial(update_of, set, where), at, token)
+
+    async def merge(
+        self,
+        rows: object,
+        *,
+        on: Sequence[str] | None = None,
+        when_matched: WhenMatched = "update",
+        when_not_matched: WhenNotMatched = "insert",
+        at: int | None = None,
+        token: Token | None = None,
+    ) -> int:
+        """Compare rows with the table in the columns ``on``; return the time, as `insert` does.
+
+        By default, ``on`` are the key columns. ``when_matched`` decides about rows of the table
+        that match: "update" (replace them), "delete" or "ignore". ``when_not_matched`` decides
+        about the other given rows: "insert" or "ignore". As in SQL, a null matches nothing.
+
+        Raises:
+            KeyExists: a new key exists. UsageError: an argument is wrong, rows do not fit, or two
+                rows have equal values in the columns ``on``, or would have one key.
+            All other errors of `upsert`.
+        """
+        plan = partial(
+            merge_of, rows, on, when_matched=when_matched, when_not_matched=when_not_matched
+        )
+        return await self._change(plan, at, token)
+
+    async def _change(
+        self, plan: Callable[..., TableChange], at: int | None, token: Token | None
+    ) -> int:
+        check_at(at)
+        token = self._scoped(token)
+        change = await self.clock.offload(partial(plan, schema=self.columns))
+        write = partial(self._keyed_writer.write, change, at=at, token=token)
+        return await self.registered(write)
+
+    def _scoped(self, token: Token | None) -> Token | None:
+        """Return the token as the transactions of all tables know it: a writer is one of a table.
+
+        Otherwise a token that a writer used for another table would be a retry.
+        """
+        check_write_token(token)
+        return None if token is None else (f"{self.info.rendition}/{token[0]}", token[1])
+
+    async def registered(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of a call; finish an interrupted creation of the table first.
+
+        Raises:
+            NoSuchCollection: the table was dropped. All errors of the call.
+        """
+        try:
+            return await call()
+        except NotRegistered:
+            await self.finish()
+            return await call()
+
+    async def finish(self) -> None:
+        """Register the shards that a creation left unregistered when its process died.
+
+        Raises:
+            NoSuchCollection: the table was dropped. LocationError: the store failed; call again.
+        """
+        await self._check_listed()
+        work = [partial(self.writer.register, one) for one in self.shards]
+        try:
+            await run_all(work, at_once=AT_ONCE)
+        except UsageError:
+            # Another process may have dropped the table, and its shards, after the check.
+            await self._check_listed()
+            raise
+
+    async def _check_listed(self) -> None:
+        found = (await self.controller.catalog()).tables.get(self.name)
+        if found is None or found.rendition != self.info.rendition:
+            raise NoSuchCollection(
+                f"the table {self.name!r} was dropped after this process opened it: open it again "
+                "if a new table has its name"
+            )
+
+    async def history(
+        self, since: When | None = None, until: When | None = None
+    ) -> builtins.list[TableCommit]:
+        """Return the commits after ``since`` and up to ``until``, in the order of their times.
+
+        By default, they are those of all readable times. A commit that changes no row is not among
+        them. The call reads the rows of the commits.
+
+        Raises:
+            AsOfBeforeSince: ``since`` is no longer readable.
+            AsOfNotComplete: ``until`` is not complete yet.
+            UsageError: ``until`` is before ``since``, or a value is not a time.
+            NoSuchCollection: the table was dropped. LocationError: the store failed.
+        """
+        if since is None:
+            await self.resolve_as_of(None)
+            since = self.since.time
+        first, last = await self.resolve_between(since, until)
+        counts: dict[int, tuple[int, int]] = {}
+        async with aclosing(self.changes_of(self.reading(ALL_ROWS), first, last)) as pieces:
+            async for piece in pieces:
+                await self.clock.offload(partial(add_counts, counts, piece))
+        return commits_of(counts, self.states)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """All tables of a location."""
+
+    store: Store
+    consensus: Consensus
+    clock: Clock
+    controller: Controller
+    transactions: Transactions
+
+    async def create(
+        self,
+        name: str,
+        schema: pa.Schema | str,
+        *,
+        key: Sequence[str] = (),
+        shards: int = 1,
+        retain_ms: int | None = None,
+    ) -> Table:
+        """Create an empty table, readable from now on; or finish a creation that was interrupted.
+
+        ``schema`` is an Arrow schema or text, such as ``'id bigint, name varchar'``. The columns of
+        the ``key`` come first in the table. A row's key selects one of the ``shards``; without a
+        key, the whole row does. Times older than ``retain_ms`` may become unreadable.
+
+        If a process dies during its call, a call with the same arguments finishes the creation.
+
+        Raises:
+            UsageError: an argument is invalid. NOT_APPLIED.
+            NameTaken: the name exists, or conflicts with the bad rows of a source. NOT_APPLIED.
+                A call whose answer was lost may have finished this table: open it.
+            LocationError: the store failed; call again.
+        """
+        wanted = _Definition(check_name(name, of="name of a table"), schema, key, shards, retain_ms)
+        collection, rendition, info = wanted.planned(self.clock)
+        try:
+            await self.controller.create_table(collection, rendition, info)
+        except NameTaken:
+            catalog = await self.controller.catalog()
+            if not await self._is_unfinished(catalog, rendition, info):
+                raise
+            rendition, info = catalog.active(name), catalog.tables[name]
+        table = self._opened(rendition, info)
+        await table.finish()
+        # An empty commit moves the upper of the table past the clock, so that it can be read.
+        await self.transactions.insert({})
+        return table
+
+    async def open(self, name: str) -> Table:
+        """Return the handle of a table.
+
+        Raises:
+            NoSuchCollection: no table has the name; the message lists the existing ones.
+            UsageError: the name is not a text.
+        """
+        check_kind(name, str, "the name of a table must be a str")
+        catalog = await self.controller.catalog()
+        return self._opened(catalog.renditions[catalog.table(name).rendition], catalog.table(name))
+
+    async def list(self) -> builtins.list[str]:
+        """Return the names of all tables, in order."""
+        return sorted((await self.controller.catalog()).tables)
+
+    async def drop(self, name: str) -> None:
+        """Drop a table and its rows permanently; the collector deletes its objects.
+
+        The table is dropped as soon as the catalog no longer has it. If the process dies after
+        that, the collector does the rest.
+
+        Raises:
+            NoSuchCollection: no table has the name.
+            LocationError: the store failed; list the tables to find out whether it was dropped.
+        """
+        rendition = await self.controller.drop_table(name)
+        for shard in rendition.shards:
+            await drop_shard(self.transactions, self._shard(shard))
+
+    async def advance(self) -> int:
+        """Make all tables complete up to now; return their newest complete time in milliseconds.
+
+        Without writes, the newest complete time of the tables stays the same, and so does the
+        common time of a query over tables and collections of sources.
+
+        Raises:
+            UsageError: the location has no table. LocationError: the store failed; call again.
+        """
+        if not await self.list():
+            raise UsageError("the location has no table yet: create one first")
+        return (await self.transactions.insert({})).upper.time - 1
+
+    async def _is_unfinished(
+        self, catalog: Catalog, rendition: RenditionInfo, info: TableInfo
+    ) -> bool:
+        """Return True if the catalog has this table, and its creation was interrupted."""
+        known = catalog.tables.get(info.name)
+        if known is None or (known.key, known.retain_ms) != (info.key, info.retain_ms):
+            return False
+        stored = catalog.renditions[known.rendition]
+        if stored.schema != rendition.schema or len(stored.shards) != len(rendition.shards):
+            return False
+        state = await self.transactions.refresh()
+        return not state.upper or not all(shard in state.tables for shard in stored.shards)
+
+    def _opened(self, rendition: RenditionInfo, info: TableInfo) -> Table:
+        table = Table(
+            name=info.name,
+            rendition=rendition,
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            table=info,
+            transactions=self.transactions,
+            controller=self.controller,
+        )
+        for shard in table.shards:
+            shard.first_holds = {HISTORY_HOLD: Frontier.at(0)}
+        return table
+
+    def _shard(self, shard: str) -> Shard:
+        return Shard(
+            id=ShardId(shard), store=self.store, consensus=self.consensus, clock=self.clock
+        )
+
+
+async def drop_shard(transactions: Transactions, shard: Shard) -> None:
+    """End the registration of a dropped table's shard, and drop the shard; the call is idempotent.
+
+    Raises:
+        ContentionError: writers with old handles kept registering the shard; call again.
+        LocationError: the store failed; call again.
+    """
+    for _ in range(DROPS_MAX):
+        try:
+            await shard.drop()
+            return
+        except ShardRegistered:
+            await transactions.forget(shard.id)
+    raise ContentionError(
+        f"gave up after {DROPS_MAX} tries: writers kept registering a shard of the dropped table; "
+        "try again",
+        shard=shard.id,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    """The arguments of a creation; see `Tables.create`."""
+
+    name: str
+    schema: pa.Schema | str
+    key: Sequence[str]
+    shards: int
+    retain_ms: int | None
+
+    def planned(self, clock: Clock) -> tuple[CollectionInfo, RenditionInfo, TableInfo]:
+        """Return the items of the catalog.
+
+        Raises:
+            UsageError: an argument is invalid.
+        """
+        key = [check_name_of_column(one) for one in check_names(self.key, "key")]
+        check_whole(self.shards, "shards")
+        if not 1 <= self.shards <= SHARDS_MAX:
+            raise UsageError(f"shards= must be from 1 to {SHARDS_MAX}", given=self.shards)
+        if self.retain_ms is not None:
+            check_whole(self.retain_ms, "retain_ms")
+        schema, now_us = table_schema(self.schema, key), clock.now_us()
+        rendition = RenditionInfo(
+            id=new_rendition_id(clock),
+            collection=self.name,
+            schema=schema.encoded,
+            shards=tuple(new_shard_id(clock) for _ in range(self.shards)),
+        )
+        collection = CollectionInfo(
+            name=self.name, active=rendition.id, renditions=(rendition.id,), created_us=now_us
+        )
+        info = TableInfo(
+            name=self.name,
+            rendition=rendition.id,
+            key=tuple(key),
+            created_us=now_us,
+            retain_ms=self.retain_ms,
+        )
+        return collection, rendition, info
+
+
+def check_name_of_column(name: object) -> str:
+    """Return the name of a key column, if it is a text.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not isinstance(name, str):
+        raise UsageError("key= must be names of columns", given=name)
+    return name
+
+
+def table_schema(given: pa.Schema | str, key: Sequence[str]) -> ShardSchema:
+    """Return the schema of a table's shards. Without a key, rows are sorted by all columns.
+
+    Raises:
+        UsageError: the schema is not valid, or a key column does not exist.
+    """
+    if isinstance(given, str):
+        given = parse_schema(given)
+    check_kind(given, pa.Schema, "schema must be a pyarrow.Schema or a text 'name type, ...'")
+    for column in given:
+        if not column.nullable and column.name not in key:
+            raise UsageError(
+                f"the column {column.name!r} is not nullable, but only key columns can refuse "
+                "nulls: make it nullable"
+            )
+    return shard_schema(given, key=list(key) or None)

@@ -1,0 +1,71 @@
+"""DataFrames of a collection at one time. The driver reads no part.
+
+If each update is +1, so that no row takes back another, and all parts are on a disk, Spark itself
+scans the Parquet parts. Then it skips columns, row groups and pages. Otherwise tasks read the parts
+as ``format("tidelog")`` does.
+Source: design page 6, "Reading on Spark".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidelog.core.arguments import joined_names
+from tidelog.errors import UsageError
+from tidelog.spark.datasource import register_source
+from tidelog.spark.place import url_for_executors
+from tidelog.spark.shard_frame import can_scan, is_plain, quoted, scan_of_parts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidelog.collection.collection import Collection
+    from tidelog.persist.format.part import Part
+    from tidelog.persist.read.selection import CheckedSelection
+
+
+async def frame_of_contents(
+    spark: SparkSession,
+    collection: Collection,
+    selection: CheckedSelection,
+    as_of: int,
+    *,
+    hold: str | None = None,
+) -> DataFrame:
+    """Return selected rows of a collection at a resolved time, each repeated by its count.
+
+    Raises:
+        UsageError: the selection has a limit, the store is this process's memory, Spark has no
+            type for a column, or ``hold`` is not a duration.
+        AsOfBeforeSince, LocationError: see `Collection.refresh`.
+    """
+    if selection.limit is not None:
+        raise UsageError(
+            "a Spark DataFrame has no first rows: leave out limit=, and call limit() of the "
+            "DataFrame",
+            limit=selection.limit,
+        )
+    await collection.refresh()  # Parts named by an old state may be deleted.
+    collection.check_since(as_of)
+    store, parts = collection.store, collection.parts_until(as_of)
+    url = url_for_executors(store.url, store)
+    shown = pa.schema([collection.schema.data.field(name) for name in selection.columns])
+    is_whole = selection.predicate is None and hold is None
+    if is_whole and url.startswith("file:") and can_scan(shown) and _can_scan_all(parts):
+        scan = scan_of_parts(spark, parts, collection.schema, as_of, url)
+        return scan.select(*[quoted(name) for name in selection.columns])
+    options = {"location": url, "asOf": str(as_of), "columns": joined_names(selection.columns)}
+    if selection.predicate is not None:
+        options["where"] = selection.predicate.sql
+    if hold is not None:
+        options["hold"] = hold
+    register_source(spark)
+    return spark.read.format("tidelog").options(**options).load(collection.name)
+
+
+def _can_scan_all(parts: Sequence[Part]) -> bool:
+    """Return True if the rows of the parts are the contents, and all parts are objects."""
+    return bool(parts) and is_plain(parts) and all(part.path is not None for part in parts)

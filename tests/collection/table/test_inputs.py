@@ -1,0 +1,357 @@
+"""Inputs of writes to tables: each kind of rows, and each kind of row that does not fit."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
+import pytest
+
+from kit.tables import SCHEMA as LAKE_SCHEMA
+from kit.tables import new_lake, numbers_in, some_rows
+from tidelog.collection.table import inputs
+from tidelog.collection.table.inputs import keys_of, table_of, tables_of
+from tidelog.errors import UsageError
+from tidelog.persist.format.schema import ShardSchema, shard_schema
+from tidelog.persist.transactions.transactions import Transactions
+from tidelog.persist.transactions.transition import TableParts
+
+TYPES: dict[str, pa.DataType] = {
+    "id": pa.int64(),
+    "name": pa.string(),
+    "day": pa.date32(),
+    "nested": pa.list_(pa.int64()),
+}
+SCHEMA = shard_schema(
+    pa.schema(TYPES),
+    key=["id"],
+)
+DAY = datetime.date(2026, 1, 2)
+NOON = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
+WANTED = [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
+TABLE = pa.table({"name": ["a", None], "id": pa.array([1, 2], pa.int8())})
+
+
+class Stream:
+    """An object of another library, with Arrow's interface of streams."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> Any:
+        return TABLE.__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
+
+
+class Batch:
+    """An object of another library, with Arrow's interface of arrays."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> Any:
+        return TABLE.to_batches()[0].__arrow_c_array__(requested_schema)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        TABLE,
+        TABLE.to_batches()[0],
+        TABLE.to_reader(),
+        Stream(),
+        Batch(),
+        TABLE.to_pandas(),
+        pd.DataFrame({"id": [1, 2], "name": ["a", None]}, index=[7, 8]),
+        [{"id": 1, "name": "a"}, {"id": 2}],
+        ({"id": 1, "name": "a", "day": None}, {"id": 2}),
+    ],
+    ids=lambda rows: type(rows).__name__,
+)
+def test_each_kind_of_rows_becomes_a_table_of_all_columns(rows: object) -> None:
+    """Columns are matched by name, in any order; a missing column is null."""
+    found = table_of(rows, SCHEMA)
+
+    assert found.schema == SCHEMA.data
+    assert found.select(["id", "name"]).to_pylist() == WANTED
+    assert found.column("day").null_count == 2
+
+
+@pytest.mark.parametrize("rows", [[], TABLE.slice(0, 0), TABLE.slice(0, 0).to_reader()])
+def test_no_rows_give_an_empty_table(rows: object) -> None:
+    """A write of no rows is no error: a program may have nothing to write."""
+    found = table_of(rows, SCHEMA)
+
+    assert found.schema == SCHEMA.data
+    assert found.num_rows == 0
+
+
+def test_texts_of_times_are_read() -> None:
+    """JSON has no dates, so a text of ISO 8601 is accepted."""
+    assert table_of([{"id": 1, "day": "2026-01-02"}], SCHEMA).to_pylist()[0]["day"] == DAY
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"id": 1, "nam": "a"}], "unknown columns: nam; the columns are id, name, day, nested"),
+        ([{"id": 1, 5: "a"}], "unknown columns: 5"),
+        (pa.table({"id": [1], "_diff": [1]}), "unknown columns: _diff; .* remove _diff"),
+        (pa.table([[1], [2]], names=["id", "id"]), "the column 'id' twice"),
+        ([{"id": 1}, {"id": "x"}], "column 'id' of row 1 cannot hold the value 'x': .* int64"),
+        ([{"id": 1}, {"id": "7"}], "column 'id' of row 1 cannot hold the value '7'"),
+        ([{"id": 1.5}], "column 'id' of row 0 cannot hold the value 1.5"),
+        ([{"id": Decimal("1.5")}], "column 'id' of row 0 cannot hold the value"),
+        ([{"id": 1}, {"id": 10**30}], "column 'id' of row 1 cannot hold the value 10+: "),
+        ([{"id": 1, "day": 5}], "column 'day' of row 0 cannot hold the value 5"),
+        ([{"id": 1, "day": NOON}], "column 'day' of row 0 cannot hold the value"),
+        ([{"id": 1, "nested": [1, 1.5]}], "column 'nested' of row 0 cannot hold the value"),
+        ([{"id": True}], "column 'id' of row 0 cannot hold the value True"),
+        ([{"id": 1, "name": 5}], "column 'name' of row 0 cannot hold the value 5: .* string"),
+        (pa.table({"id": [1, 2, 2.5]}), "column 'id' of row 2 cannot hold the value 2.5"),
+        (pa.table({"id": ["1"]}), "column 'id' of row 0 cannot hold the value '1'"),
+        (pa.table({"id": [[1]]}), r"column 'id' of row 0 cannot hold the value \[1\]"),
+        (
+            pa.table({"id": pa.array([2**63], pa.uint64())}),
+            "column 'id' of row 0 cannot hold the value 9223372036854775808",
+        ),
+        (
+            pa.table({"id": [1, 2], "day": ["2026-01-01", "soon"]}),
+            "column 'day' of row 1 cannot hold the value 'soon'",
+        ),
+        (pd.DataFrame({"id": [1, "x"]}), "values of several types"),
+        ([{"id": 1}, {"id": None}], "key column 'id' is null or missing in row 1"),
+        ([{"name": "a"}], "key column 'id' is null or missing in row 0"),
+        ([{}], "key column 'id' is null or missing in row 0"),
+        (pa.table({"name": ["a"]}), "key column 'id' is null or missing in row 0"),
+        ("rows", "rows must be an Arrow table.*, not str"),
+        (7, "rows must be an Arrow table.*, not int"),
+        ([1], "row 0 is a value of type int: pass"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(rows: object, message: str) -> None:
+    """The error names the column and the value, so that the caller finds the row."""
+    with pytest.raises(UsageError, match=message):
+        table_of(rows, SCHEMA)
+
+
+def test_a_frame_of_spark_is_refused_with_the_remedy() -> None:
+    """A Spark DataFrame has Arrow's interface, but reading it would bring all rows here."""
+    frame = type("DataFrame", (Stream,), {"__module__": "pyspark.sql.classic.dataframe"})()
+
+    with pytest.raises(UsageError, match=r"Spark DataFrame: pass rows\.toArrow\(\)"):
+        table_of(frame, SCHEMA)
+
+
+@pytest.mark.parametrize("limit", [("PIECE_ROWS", 10), ("PIECE_BYTES", 90)])
+def test_a_reader_is_read_in_pieces(
+    limit: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader may be larger than memory, so no more than a piece is read ahead."""
+    monkeypatch.setattr(inputs, *limit)
+    read: list[int] = []
+
+    def batches() -> Any:
+        for number in range(6):
+            read.append(number)
+            yield pa.record_batch({"id": list(range(4 * number, 4 * number + 4))})
+
+    reader = pa.RecordBatchReader.from_batches(pa.schema({"id": pa.int64()}), batches())
+    pieces = tables_of(reader, SCHEMA)
+    first = next(pieces)
+    ahead = len(read)
+
+    assert first.column("id").to_pylist() == list(range(12))
+    assert ahead == 3
+    assert [piece.num_rows for piece in pieces] == [12]
+
+
+def test_the_number_of_a_bad_row_counts_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller must find the row in its own rows, and knows nothing of pieces."""
+    monkeypatch.setattr(inputs, "PIECE_ROWS", 10)
+    rows = [{"id": number} for number in range(25)]
+
+    with pytest.raises(UsageError, match="column 'id' of row 21 cannot hold the value 'x'"):
+        table_of([*rows[:21], {"id": "x"}, *rows[22:]], SCHEMA)
+    with pytest.raises(UsageError, match="is null or missing in row 13"):
+        table_of(pa.table({"id": [*range(13), None, 14]}).to_reader(max_chunksize=4), SCHEMA)
+    with pytest.raises(UsageError, match="is null or missing in row 13"):
+        table_of(pa.table({"id": [*range(13), None, 14]}), SCHEMA)
+
+
+def test_a_reader_that_fails_gives_an_error_of_ours() -> None:
+    """The error names the reader as its source, and not the table."""
+
+    def batches() -> Any:
+        yield pa.record_batch({"id": [1]})
+        raise pa.ArrowInvalid("the line is torn")
+
+    reader = pa.RecordBatchReader.from_batches(pa.schema({"id": pa.int64()}), batches())
+
+    with pytest.raises(UsageError, match=r"the reader of the rows fails: .*the line is torn"):
+        table_of(reader, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [1, 2],
+        {1: "", 2: ""}.keys(),
+        pa.array([1, 2]),
+        pa.chunked_array([[1], [2]]),
+        pa.table({"id": [1, 2]}),
+        [{"id": 1}, {"id": 2}],
+    ],
+    ids=lambda keys: type(keys).__name__,
+)
+def test_keys_are_rows_or_values_of_one_column(keys: object) -> None:
+    """A key of one column needs no dicts."""
+    assert keys_of(keys, SCHEMA) == pa.table({"id": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ([1, None], "key column 'id' is null or missing in row 1"),
+        (["x"], "column 'id' of row 0 cannot hold the value 'x'"),
+        ([{"id": 1, "name": "a"}], "unknown columns: name; the columns are id"),
+        ("12", "must be an Arrow table"),
+    ],
+)
+def test_keys_that_do_not_fit_are_refused(keys: object, message: str) -> None:
+    """A delete by a wrong key must not pass as a delete of a key that does not exist."""
+    with pytest.raises(UsageError, match=message):
+        keys_of(keys, SCHEMA)
+
+
+def test_keys_of_a_table_without_a_key_are_refused() -> None:
+    """The error names the other way to delete."""
+    with pytest.raises(UsageError, match="no key: delete with where="):
+        keys_of([1], shard_schema(pa.schema({"id": pa.int64()}), key=[]))
+
+
+def test_nulls_of_any_type_fit() -> None:
+    """A column of a frame without values has the type of a float, or of null."""
+    nulls = pa.table({"id": [1], "name": pa.nulls(1, pa.float64()), "day": pa.nulls(1)})
+
+    assert table_of(nulls, SCHEMA).select(nulls.column_names).to_pylist() == [
+        {"id": 1, "name": None, "day": None}
+    ]
+
+
+def test_values_of_several_python_types_fit_one_column() -> None:
+    """Python programs mix numbers of several types; each one is checked alone."""
+    schema = shard_schema(pa.schema([pa.field("x", pa.decimal128(10, 2))]), key=["x"])
+    rows = [{"x": Decimal("1.5")}, {"x": 2}, {"x": 2.25}]
+
+    assert table_of(rows, schema).column("x").to_pylist() == [
+        Decimal("1.50"),
+        Decimal("2.00"),
+        Decimal("2.25"),
+    ]
+    with pytest.raises(UsageError, match="column 'x' of row 0 cannot hold the value"):
+        table_of([{"x": 10**9}], schema)
+
+
+STRUCT = pa.struct([pa.field("x", pa.int64()), pa.field("y", pa.string())])
+MIDNIGHT = datetime.datetime.combine(DAY, datetime.time())
+
+
+def schema_of(dtype: pa.DataType) -> ShardSchema:
+    fields: list[pa.Field[Any]] = [pa.field("id", pa.int64()), pa.field("x", dtype)]
+    return shard_schema(pa.schema(fields), key=["id"])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given", "stored"),
+    [
+        # Arrow infers the type from the first value, so a time after a date would lose its hours.
+        (pa.timestamp("us"), [DAY, NOON.replace(tzinfo=None)], [MIDNIGHT, None]),
+        (pa.uint64(), [2**64 - 1, 0], [2**64 - 1, 0]),
+        (pa.decimal128(38, 0), [2**70, 1], [Decimal(2**70), Decimal(1)]),
+        (pa.decimal128(10, 2), [0.1, 2.25], [Decimal("0.10"), Decimal("2.25")]),
+        (pa.float64(), [2**63, 1.5], [2.0**63, 1.5]),
+        (STRUCT, [{"x": 1}, {}], [{"x": 1, "y": None}, {"x": None, "y": None}]),
+        (pa.list_(pa.int64()), [[1.0, None], []], [[1, None], []]),
+    ],
+    ids=str,
+)
+def test_values_keep_their_whole_value(
+    dtype: pa.DataType, given: list[Any], stored: list[Any]
+) -> None:
+    """Each value of a list is stored as it is, whatever the other values are."""
+    schema = schema_of(dtype)
+    rows = [{"id": number, "x": value} for number, value in enumerate(given)]
+    wanted = [value if new is None else new for value, new in zip(given, stored, strict=True)]
+
+    assert table_of(rows, schema).column("x").to_pylist() == wanted
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bad", "good"),
+    [
+        (pa.date32(), NOON.replace(tzinfo=None), DAY),
+        (pa.decimal128(10, 2), 1.239, 1.25),
+        (pa.decimal128(38, 0), 1.5, 1.0),
+        (pa.float64(), 2**63 + 1, 1),
+        (STRUCT, {"x": "1"}, {"x": 1}),
+        (STRUCT, {"z": 1}, {"x": 1}),
+        (pa.list_(pa.int64()), ["1"], [1]),
+        (pa.list_(pa.int64()), [True], [1]),
+    ],
+    ids=str,
+)
+def test_values_that_would_change_are_refused(
+    dtype: pa.DataType, bad: object, good: object
+) -> None:
+    """The error names the row, also if another value of the list fits."""
+    schema = schema_of(dtype)
+    for values in ([bad], [good, bad]):
+        rows = [{"id": number, "x": value} for number, value in enumerate(values)]
+        with pytest.raises(UsageError, match=f"'x' of row {len(values) - 1} cannot hold"):
+            table_of(rows, schema)
+
+
+def test_a_column_of_floats_is_not_rounded_to_decimals() -> None:
+    """The same rule holds for Arrow columns, such as the result of an expression."""
+    schema = schema_of(pa.decimal128(10, 2))
+
+    good = table_of(pa.table({"id": [1, 2], "x": [0.1, None]}), schema)
+    assert good.column("x").to_pylist() == [Decimal("0.10"), None]
+    with pytest.raises(UsageError, match=r"'x' of row 1 cannot hold the value 1\.239"):
+        table_of(pa.table({"id": [1, 2], "x": [0.1, 1.239]}), schema)
+
+
+async def test_a_reader_of_any_length_is_inserted_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each piece is written before the next one is read, and one commit names them all."""
+    monkeypatch.setattr("tidelog.collection.table.inputs.PIECE_ROWS", 10)
+    lake = await new_lake()
+    table = await lake.tables.create("t", LAKE_SCHEMA, shards=2)
+    before = table.writer.state.upper
+    unwritten: list[int] = []
+    ahead: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(9):
+            unwritten.append(number)
+            yield some_rows(*range(5 * number, 5 * number + 5)).to_batches()[0]
+
+    written = Transactions.write_parts
+
+    async def recorded(self: Transactions, name: str, rows: pa.Table) -> TableParts:
+        ahead.append(len(unwritten))
+        unwritten.clear()
+        return await written(self, name, rows)
+
+    monkeypatch.setattr(Transactions, "write_parts", recorded)
+    reader = pa.RecordBatchReader.from_batches(some_rows(0).schema, batches())
+    time = await table.insert(reader, token=("import", 1))
+    again = await table.insert(
+        some_rows(*range(45)).to_reader(max_chunksize=5), token=("import", 1)
+    )
+
+    assert again == time
+    assert max(ahead) < 6
+    assert sum(ahead) == 9
+    assert await numbers_in(table, before - 1) == {}
+    assert await numbers_in(table, time) == Counter(range(45))

@@ -1,0 +1,20 @@
+"""Tables under faults: a creation, inserts, merges and a drop, with faults at their requests."""
+
+from __future__ import annotations
+
+from sim.crash.points import FAILED, KILLED, visit
+from sim.crash.stories_tables import TableStory
+
+
+def test_a_client_may_die_at_any_request() -> None:
+    """The victim may die at a request; its heir reaches the same end, whatever had happened."""
+    found = visit(TableStory(), faults=KILLED, stride=149)
+
+    assert found.visited == found.struck > 0
+
+
+def test_any_request_may_fail() -> None:
+    """The victim continues after a failed request, even if the change lands later."""
+    found = visit(TableStory(), faults=FAILED, stride=211)
+
+    assert found.visited == found.struck > 0
