@@ -98,7 +98,8 @@ def test_kill_leaves_whole_objects(tmp_path: Path) -> None:
     store = LocalStore(tmp_path, clock=CLOCK)
     begin = time.monotonic()
     kills = 0
-    while kills < 25 and time.monotonic() - begin < 4:
+    # A slow machine starts few processes in four seconds.
+    while kills < 3 or (kills < 25 and time.monotonic() - begin < 4):
         child = subprocess.Popen(
             [sys.executable, "-c", _PUT_FOR_EVER, str(tmp_path)], stdout=subprocess.PIPE
         )
@@ -110,7 +111,6 @@ def test_kill_leaves_whole_objects(tmp_path: Path) -> None:
         child.stdout.close()
         kills += 1
         asyncio.run(_check_whole(store))
-    assert kills >= 3
 
 
 async def _check_whole(store: LocalStore) -> None:
