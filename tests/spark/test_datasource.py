@@ -288,20 +288,27 @@ def test_errors_are_a_sentence_each(spark: SparkSession, lake: str, tmp_path: Pa
         assert "Traceback" not in message
 
 
-@pytest.mark.parametrize("kind", ["log", "collection"])
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [
+        ("log", "append on the driver, in foreachBatch"),
+        ("changes", "write rows into a table"),
+        ("collection", "create a table with 'tidelog table create'"),
+    ],
+)
 def test_what_spark_cannot_write_is_refused_with_the_way_that_there_is(
-    spark: SparkSession, lake: str, kind: str
+    spark: SparkSession, lake: str, kind: str, advice: str
 ) -> None:
     """Without this message, PySpark prints a traceback with NOT_IMPLEMENTED."""
     frame = spark.range(1)
-    writer = frame.write.format("tidelog").options(kind=kind, location=lake).mode("append")
+    options = {"kind": kind, "location": lake}
     with pytest.raises(PySparkException) as raised:
-        writer.save("keyed")
-    with pytest.raises(SourceError, match=f"Spark cannot write a {kind}: .*"):
-        TidelogDataSource({"kind": kind}).streamWriter(frame.schema, overwrite=False)
+        frame.write.format("tidelog").options(**options).mode("append").save("keyed")
+    source = TidelogDataSource({**options, "path": "keyed"})
+    with pytest.raises(SourceError, match="Spark cannot write "):
+        source.streamWriter(frame.schema, overwrite=False)
 
-    advice = "append on the driver, in foreachBatch" if kind == "log" else "'tidelog source create'"
-    assert f"[TIDELOG_USAGE_ERROR] Spark cannot write a {kind}: " in str(raised.value)
+    assert "[TIDELOG_USAGE_ERROR] Spark cannot write " in str(raised.value)
     assert advice in str(raised.value)
     assert "Traceback" not in str(raised.value)
 

@@ -125,7 +125,7 @@ def test_a_log_is_never_written_over(lake: Path) -> None:
 
 def test_other_kinds_are_not_written_and_say_so() -> None:
     """The error of another kind names the alternative."""
-    for kind, told in (("log", "Spark cannot write a log"), ("collection", "cannot write a coll")):
+    for kind, told in (("log", "Spark cannot write a log"), ("changes", "cannot write changes")):
         source = TidelogDataSource({"kind": kind, "location": "/lake", "path": "a"})
         for call in (source.writer, source.streamWriter):
             with pytest.raises(SourceError, match=told):

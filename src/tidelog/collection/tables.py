@@ -152,7 +152,7 @@ class Table(Collection):
         if self.info.key:
             return await self._change(partial(insert_of, rows), at, token)
         check_at(at)
-        token = self._scoped(token)
+        token = scoped_token(self.info, token)
         tables = tables_of(rows, self.columns)
         read = partial(self.clock.offload, lambda: next(tables, None))
         first, second = await read(), await read()
@@ -258,18 +258,10 @@ class Table(Collection):
         self, plan: Callable[..., TableChange], at: int | None, token: Token | None
     ) -> int:
         check_at(at)
-        token = self._scoped(token)
+        token = scoped_token(self.info, token)
         change = await self.clock.offload(partial(plan, schema=self.columns))
         write = partial(self._keyed_writer.write, change, at=at, token=token)
         return await self.registered(write)
-
-    def _scoped(self, token: Token | None) -> Token | None:
-        """Return the token as the transactions of all tables know it: a writer is one of a table.
-
-        Otherwise a token that a writer used for another table would be a retry.
-        """
-        check_write_token(token)
-        return None if token is None else (f"{self.info.rendition}/{token[0]}", token[1])
 
     async def registered(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return the result of a call; finish an interrupted creation of the table first.
@@ -453,6 +445,15 @@ class Tables:
         return Shard(
             id=ShardId(shard), store=self.store, consensus=self.consensus, clock=self.clock
         )
+
+
+def scoped_token(info: TableInfo, token: Token | None) -> Token | None:
+    """Return the token as the transactions of all tables know it: a writer is one of a table.
+
+    Otherwise a token that a writer used for another table would be a retry.
+    """
+    check_write_token(token)
+    return None if token is None else (f"{info.rendition}/{token[0]}", token[1])
 
 
 async def drop_shard(transactions: Transactions, shard: Shard) -> None:

@@ -9,7 +9,7 @@ Spark does not report the columns that a query needs, so the option ``columns`` 
 option ``where`` is a condition that prunes parts and row groups. No reader has ``pushFilters``:
 Spark keeps the plan with the filters of one query for other queries of the same DataFrame, which
 then lose rows (seen in PySpark 4.3.0). `log_source` and `log_stream` read logs. `keyed` reads
-keyed logs and writes them; a write of another kind raises an error.
+keyed logs and writes them; `table_sink` writes tables. Spark cannot write a log.
 Source: design page 6, "Reading on Spark".
 """
 
@@ -64,14 +64,20 @@ from tidelog.spark.sql_table import (
     options_stored_in,
     stored_in,
 )
+from tidelog.spark.table_sink import (
+    TableBatchWriter,
+    TableSink,
+    TableStreamWriter,
+    open_table_sink,
+    read_table_write_settings,
+)
 from tidelog.spark.types import spark_schema
 
 CANNOT_WRITE: Final = {
     # Each task would open the log, and so fence the others; in wal3's form they would contend.
     "log": "Spark cannot write a log: append on the driver, in foreachBatch, never in tasks, since "
     "each task would fence the others. Keep batch_id in the records: Spark may repeat a batch",
-    "collection": "Spark cannot write a collection: write files, make a source of them with "
-    "'tidelog source create', and ingest it",
+    "changes": "Spark cannot write changes: remove the option 'kind', and write rows into a table",
 }
 LOG_SCHEMA_IS_ITS_OWN: Final = "a log has a fixed schema: remove schema(), and use select()"
 ITS_OWN_SCHEMA: Final = (
@@ -155,13 +161,15 @@ class TidelogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         with told_as_spark_tells():
-            self._refuse_to_write()
+            if self._written_kind() == "collection":
+                return TableBatchWriter(self._table_sink(schema, overwrite))
             settings = read_keyed_write_settings(self.options, os.environ)
             return KeyedBatchWriter(open_sink(settings, schema, overwrite), settings)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         with told_as_spark_tells():
-            self._refuse_to_write()
+            if self._written_kind() == "collection":
+                return TableStreamWriter(self._table_sink(schema, overwrite))
             settings = read_keyed_write_settings(self.options, os.environ)
             return KeyedStreamWriter(open_sink(settings, schema, overwrite))
 
@@ -184,10 +192,24 @@ class TidelogDataSource(DataSource):
             raise UsageError(ITS_OWN_SCHEMA)
         return reader
 
-    def _refuse_to_write(self) -> None:
+    def _table_sink(self, schema: StructType, overwrite: bool) -> TableSink:
+        stored, schema = options_stored_in(schema)
+        options = self.options
+        if stored is not None:
+            # `schema` has added the columns for the reads of a table of Spark's catalog.
+            options = {name: value for name, value in stored.items() if name != "columns"}
+        return open_table_sink(read_table_write_settings(options, os.environ), schema, overwrite)
+
+    def _written_kind(self) -> str:
+        """Return the kind of the written object.
+
+        Raises:
+            UsageError: Spark cannot write this kind.
+        """
         kind = read_kind(self.options)
-        if kind != "keyed":
-            raise UsageError(CANNOT_WRITE["log" if kind == "log" else "collection"])
+        if kind in CANNOT_WRITE:
+            raise UsageError(CANNOT_WRITE[kind])
+        return kind
 
 
 def register_source(spark: SparkSession) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -21,6 +21,10 @@ _WHERE: Final = ("read", "condition on rows, in DuckDB's dialect; skips parts an
 _COLUMNS: Final = ("read", "columns to read, separated by commas; default: all")
 _HOLD: Final = ("read", "duration for which the DataFrame stays readable, such as `6h`")
 _BOTH: Final = "read, readStream"
+_TXN_APP: Final = ("write", "name of a writer; with `txnVersion`, a batch is written once")
+_TXN_VERSION: Final = ("write", "number of the batch; it rises with each batch of the writer")
+OF_TABLE_WRITES: Final = ("operation", "txnAppId", "txnVersion")
+SINK_BYTES_MAX: Final = 1_024
 _BATCH: Final = ("readStream", "greatest number of records in a micro-batch")
 # The options of each kind; for each option, the methods that accept it and its meaning.
 OPTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
@@ -33,6 +37,9 @@ OPTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "columns": _COLUMNS,
         "where": _WHERE,
         "hold": _HOLD,
+        "operation": ("write", "`insert` (the default), or `upsert` by the key of a table"),
+        "txnAppId": _TXN_APP,
+        "txnVersion": _TXN_VERSION,
         KIND: _KIND,
     },
     "changes": {
@@ -85,8 +92,8 @@ OPTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "limit": ("read", "sequence before which the read ends"),
         "checkpoint": ("read", "the checkpoint to read"),
         "maxRecordsPerBatch": _BATCH,
-        "txnAppId": ("write", "name of a writer; with `txnVersion`, a batch is written once"),
-        "txnVersion": ("write", "number of the batch; it rises with each batch of the writer"),
+        "txnAppId": _TXN_APP,
+        "txnVersion": _TXN_VERSION,
         KIND: _KIND,
     },
 }
@@ -283,6 +290,7 @@ def read_settings(options: Mapping[str, str], environment: Mapping[str, str]) ->
     """
     kind = read_kind(options)
     values = told_options(options, kind=kind)
+    refuse_options(values, OF_TABLE_WRITES, "applies only to writes")
     location_url = location_told(values, environment)
     return ReadSettings(
         location_url=location_url,
@@ -347,6 +355,34 @@ def _flag(values: Mapping[str, str], name: str) -> bool:
 def _whole(values: Mapping[str, str], name: str) -> int | None:
     text = values.get(name.lower())
     return None if text is None else whole_told(name, text, least=1)
+
+
+def refuse_options(values: Mapping[str, str], names: Iterable[str], why: str) -> None:
+    """Refuse options.
+
+    Raises:
+        UsageError: one is given; the message names it, and says why it is refused.
+    """
+    for name in names:
+        if name.lower() in values:
+            raise UsageError(f"the option {name!r} {why}: remove it")
+
+
+def batch_named(values: Mapping[str, str]) -> tuple[str, int] | None:
+    """Return the name and the number of a batch that is written once; None without a name.
+
+    Raises:
+        OptionMissing, UsageError: an option is missing or wrong; the message names it.
+    """
+    if ("txnappid" in values) != ("txnversion" in values):
+        raise OptionMissing("txnAppId and txnVersion name a batch together: set both, or neither")
+    name = values.get("txnappid")
+    if name is None:
+        return None
+    size = len(name.encode())
+    if not 1 <= size <= SINK_BYTES_MAX:
+        raise UsageError(f"txnAppId must have 1 to {SINK_BYTES_MAX} bytes", size_bytes=size)
+    return name, whole_told("txnVersion", values["txnversion"], least=0)
 
 
 def whole_told(name: str, text: str, *, least: int) -> int:

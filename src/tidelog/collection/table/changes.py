@@ -30,6 +30,9 @@ WhenMatched: TypeAlias = Literal["update", "delete", "ignore"]
 WhenNotMatched: TypeAlias = Literal["insert", "ignore"]
 MATCHED: Final = ("update", "delete", "ignore")
 NOT_MATCHED: Final = ("insert", "ignore")
+INSERT: Final = "insert"
+UPSERT: Final = "upsert"
+OVERWRITE: Final = "overwrite"
 
 
 class TableChange(Protocol):
@@ -128,6 +131,25 @@ class UpdateWhere:
         return consolidated(pa.concat_tables([_negated(old), new.cast(self.schema.contents)]))
 
 
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A write whose rows are parts already; its updates take back the replaced rows.
+
+    Without ``replaces``, it is an insert: the rows of the lookup must not exist.
+    """
+
+    schema: ShardSchema
+    lookup: ByValues | ByCondition
+    replaces: bool
+
+    def updates(self, old: pa.Table) -> pa.Table:
+        if self.replaces:
+            return _negated(old)
+        if isinstance(self.lookup, ByValues):
+            check_absent(self.lookup, old)
+        return old.slice(0, 0)
+
+
 def insert_of(rows: object, schema: ShardSchema) -> Insert:
     """Return the insert of rows of any kind.
 
@@ -224,6 +246,19 @@ def merge_of(
     table = table_of(rows, schema)
     lookup = _once(table.select([name for name in schema.names if name in asked]), "merge")
     return Merge(schema, table, lookup, when_matched, when_not_matched)
+
+
+def staged_of(operation: str, keys: pa.Table, schema: ShardSchema) -> Staged:
+    """Return a write of staged rows with some keys: an insert, an upsert or an overwrite.
+
+    Raises:
+        UsageError: a key occurs twice.
+    """
+    if schema.key:
+        lookup = _keys_once(keys, schema)
+        if operation != OVERWRITE:
+            return Staged(schema, lookup, replaces=operation == UPSERT)
+    return Staged(schema, by_condition("true", schema), replaces=True)
 
 
 def unread_keys(change: TableChange, updates: pa.Table) -> ByValues | None:

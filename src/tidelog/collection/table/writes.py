@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -43,14 +42,13 @@ from tidelog.persist.transactions.committing import (
     rows_at,
     write_parts,
 )
-from tidelog.persist.transactions.next_time import Reads, named_result
+from tidelog.persist.transactions.next_time import Reads, joined, named_result
 from tidelog.persist.transactions.transition import TableParts
 
 PLANS_MAX: Final = 50
 COMMITS_MAX: Final = 50
 WRITES_AT_ONCE: Final = 8
-
-
+NOTHING_STAGED: Final[Mapping[str, TableParts]] = {}
 AT_MAX: Final = 253_402_300_799_999  # The last millisecond of the year 9999.
 
 
@@ -83,9 +81,16 @@ class TableWriter:
     _turn: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     async def write(
-        self, change: TableChange, *, at: int | None = None, token: Token | None = None
+        self,
+        change: TableChange,
+        *,
+        at: int | None = None,
+        token: Token | None = None,
+        staged: Mapping[str, TableParts] = NOTHING_STAGED,
     ) -> int:
         """Commit a change; return the time in milliseconds as of which it is visible.
+
+        ``staged`` are parts of further rows by shard, which are committed with the change.
 
         The time is the first one that is not before ``at`` (default: the clock) and past all
         earlier commits. With the ``token`` of an earlier call that was committed, nothing is
@@ -96,6 +101,7 @@ class TableWriter:
             NotRegistered, SchemaEvolved: see `TableReader.view`. NOT_APPLIED.
             ContentionError: other writers kept changing the same rows. NOT_APPLIED.
             OutcomeUnknown: the writer of the token has used a greater number.
+            PartsSwept: a sweep may have deleted staged parts. NOT_APPLIED.
             LocationError: the store failed.
         """
         check_write_token(token)
@@ -111,7 +117,7 @@ class TableWriter:
             if known is not None:
                 return known
             try:
-                return await self._write(change, request)
+                return await self._write(change, request, staged)
             except (UsageError, DataDiffers):
                 # Another process may have committed the token after the check above.
                 known = await self._committed(token)
@@ -126,7 +132,9 @@ class TableWriter:
         done = named_result(await self.reader.transactions.refresh(), token)
         return None if done is None else done.upper.time - 1
 
-    async def _write(self, change: TableChange, request: NextTime) -> int:
+    async def _write(
+        self, change: TableChange, request: NextTime, staged: Mapping[str, TableParts]
+    ) -> int:
         clock = self.reader.transactions.clock
         is_fresh = False
         for attempt in range(PLANS_MAX):
@@ -137,10 +145,13 @@ class TableWriter:
                     raise
                 is_fresh = True  # The known states may be old, and no longer a reason to refuse.
                 continue
-            with suppress(PartsSwept, NotRegistered):
-                time = await self._commit(plan, request)
+            try:
+                time = await self._commit(plan, request, staged)
                 if time is not None:
                     return time
+            except (PartsSwept, NotRegistered):
+                if staged:
+                    raise  # Only the processes that staged the parts can write them again.
             is_fresh = True
             await clock.sleep(backoff_us(attempt, clock))
         raise ContentionError(
@@ -160,11 +171,13 @@ class TableWriter:
         updates = {shard: piece for shard, piece in pairs if piece.num_rows}
         return _Plan(view=view, lookups=found.lookups, updates=updates)
 
-    async def _commit(self, plan: _Plan, request: NextTime) -> int | None:
+    async def _commit(
+        self, plan: _Plan, request: NextTime, staged: Mapping[str, TableParts]
+    ) -> int | None:
         """Write and commit the parts; return the time, or None if the plan is no longer right."""
         reader, view = self.reader, plan.view
         clock = reader.transactions.clock
-        writes = await self._written(plan)
+        writes = _merged(await self._written(plan), staged)
         for attempt in range(COMMITS_MAX):
             reads = Reads(upper=view.upper, shards=frozenset(view.states))
             asked = replace(request, reads=reads, known_upper=view.upper)
@@ -190,6 +203,16 @@ class TableWriter:
             for shard, piece in plan.updates.items()
         ]
         return dict(zip(plan.updates, await run_all(work, at_once=WRITES_AT_ONCE), strict=True))
+
+
+def _merged(
+    written: Mapping[str, TableParts], staged: Mapping[str, TableParts]
+) -> dict[str, TableParts]:
+    """Return the parts of both, by shard."""
+    return {
+        shard: joined(shard, [one[shard] for one in (written, staged) if shard in one])
+        for shard in {**written, **staged}
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.core.arguments import check_kind
-from tidelog.core.clock import backoff_us, run_all, wall_us
+from tidelog.core.clock import Clock, backoff_us, run_all, wall_us
 from tidelog.core.frontier import TIME_MAX, Frontier, check_time
-from tidelog.core.ids import new_writer_id
+from tidelog.core.ids import ShardId, new_writer_id
 from tidelog.errors import (
     LocationError,
     NotRegistered,
@@ -45,6 +45,8 @@ from tidelog.persist.transactions.transition import (
     has_digest,
     table_of,
 )
+from tidelog.persist.write.writer import PartWriter
+from tidelog.store.port import Store
 
 R = TypeVar("R")
 LOST_TRIES: Final = 4
@@ -220,6 +222,32 @@ async def write_parts(
     transactions: TransactionsHandle, name: str, updates: pa.Table, lower: Frontier, upper: Frontier
 ) -> TableParts:
     """Write the parts of one shard; they have no effect before the commit."""
+    target = await target_of(transactions, name)
+    store = transactions.shard(name).store
+    return await write_to(target, store, transactions.clock, updates, (lower, upper))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartsTarget:
+    """A shard for which any process can write parts, without its state; a plain value.
+
+    A commit refuses parts of an earlier registration ``number``, or of an old write epoch.
+    ``inline`` allows a small part to be stored in its descriptor.
+    """
+
+    shard: ShardId
+    schema: ShardSchema
+    number: int
+    write_epoch: int
+    inline: bool
+
+
+async def target_of(transactions: TransactionsHandle, name: str) -> PartsTarget:
+    """Return the target for parts of a registered shard.
+
+    Raises:
+        NotRegistered: the shard is not registered. NOT_APPLIED.
+    """
     table, shard = table_of(transactions.state, name), transactions.shard(name)
     registered = Registration(transactions.name, table.number)
     if shard.state.registered != registered:
@@ -228,14 +256,41 @@ async def write_parts(
         raise NotRegistered(
             f"the shard {called(name)!r} is no longer registered: register it first"
         )
-    schema: ShardSchema = shard.written_schema()
-    prepare = partial(prepare_updates, updates, schema, lower=lower, upper=upper)
+    waiting = waiting_bytes(transactions.state, name, after=shard.state.upper or 0)
+    return PartsTarget(
+        shard=shard.id,
+        schema=shard.written_schema(),
+        number=table.number,
+        write_epoch=shard.state.write_epoch,
+        inline=shard.state.totals.inline_bytes + waiting < INLINE_STATE_BYTES_MAX,
+    )
+
+
+async def write_to(
+    target: PartsTarget,
+    store: Store,
+    clock: Clock,
+    updates: pa.Table,
+    span: tuple[Frontier, Frontier],
+) -> TableParts:
+    """Write updates at times in a span as parts for a target; see `write_parts`.
+
+    Raises:
+        UsageError: the updates do not fit. LocationError: the store failed.
+    """
+    lower, upper = span
+    prepare = partial(prepare_updates, updates, target.schema, lower=lower, upper=upper)
     # A few rows are prepared faster than a thread is woken.
     is_small = updates.nbytes < SMALL_BYTES
-    ready = prepare() if is_small else await transactions.clock.offload(prepare)
-    waiting = waiting_bytes(transactions.state, name, after=shard.state.upper or 0)
-    inline = shard.state.totals.inline_bytes + waiting < INLINE_STATE_BYTES_MAX
-    return TableParts(table.number, await shard.writer(schema).write(ready, inline=inline))
+    ready = prepare() if is_small else await clock.offload(prepare)
+    writer = PartWriter(
+        store=store,
+        clock=clock,
+        shard=target.shard,
+        schema=target.schema,
+        write_epoch=target.write_epoch,
+    )
+    return TableParts(target.number, await writer.write(ready, inline=target.inline))
 
 
 def rows_at(rows: pa.Table | pa.RecordBatch, time: int) -> pa.Table:

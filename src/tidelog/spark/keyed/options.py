@@ -13,13 +13,18 @@ from tidelog.errors import UsageError
 from tidelog.keyed.values import KeyedQuery, Keys, chosen_keys
 from tidelog.spark.keyed.wanted import KeyedScope, scope_of
 from tidelog.spark.log_options import EARLIEST, LATEST, start_told, start_word
-from tidelog.spark.options import OptionMissing, location_told, told_options, whole_told
+from tidelog.spark.options import (
+    batch_named,
+    location_told,
+    refuse_options,
+    told_options,
+    whole_told,
+)
 
 KINDS: Final = ("key", "prefix")
 FORMS: Final = ("", "hex", "base64")
 OF_READS: Final = ("start", "limit", "maxRecordsPerBatch", "checkpoint")
 OF_WRITES: Final = ("txnAppId", "txnVersion")
-SINK_BYTES_MAX: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +63,7 @@ def read_keyed_settings(
         UnknownOption, OptionMissing, UsageError: an option is wrong; the message names it.
     """
     values = told_options(options, kind="keyed")
-    _refuse(values, OF_WRITES, "applies only to writes")
+    refuse_options(values, OF_WRITES, "applies only to writes")
     said = start_word(values)
     start = 0 if said in (EARLIEST, LATEST) else start_told(said, of="a sequence")
     limit = whole_told("limit", values["limit"], least=0) if "limit" in values else None
@@ -85,22 +90,18 @@ def read_keyed_write_settings(
     """
     given = {n: v for n, v in options.items() if n.lower() != "checkpointlocation"}
     values = told_options(given, kind="keyed")
-    _refuse(values, OF_READS, "applies only to reads")
-    _refuse(
+    refuse_options(values, OF_READS, "applies only to reads")
+    refuse_options(
         values,
         [f"{kind}{form.capitalize()}" for kind in KINDS for form in FORMS],
         "applies only to reads",
     )
-    if ("txnappid" in values) != ("txnversion" in values):
-        raise OptionMissing("txnAppId and txnVersion name a batch together: set both, or neither")
-    sink = values.get("txnappid")
-    if sink is not None and not 1 <= len(sink.encode()) <= SINK_BYTES_MAX:
-        raise UsageError(f"txnAppId must have 1 to {SINK_BYTES_MAX} bytes", size_bytes=len(sink))
+    batch = batch_named(values)
     return KeyedWriteSettings(
         location_url=location_told(values, environment),
         name=values["path"],
-        sink=sink,
-        number=whole_told("txnVersion", values.get("txnversion", "0"), least=0),
+        sink=None if batch is None else batch[0],
+        number=0 if batch is None else batch[1],
     )
 
 
@@ -147,9 +148,3 @@ def _bytes(text: str, form: str) -> bytes:
         raise UsageError(
             f"a key or a prefix is not valid {form or 'text'}", given=quoted(text)
         ) from error
-
-
-def _refuse(values: Mapping[str, str], names: tuple[str, ...] | list[str], why: str) -> None:
-    for name in names:
-        if name.lower() in values:
-            raise UsageError(f"the option {name!r} {why}: remove it")

@@ -1,0 +1,157 @@
+"""Writes of many processes into one table: each stages some rows, and one commits them all.
+
+A process stages rows by writing them as parts, for which it needs only the store. The parts have no
+effect until a commit names them; without one, a sweep deletes them. The committer reads the rows
+that they replace, and commits everything at one time, or nothing.
+Source: design page 6, "Tables"; decision 28, on parts that were written before a commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+
+from tidelog.collection.table.changes import INSERT, OVERWRITE, UPSERT, staged_of
+from tidelog.collection.table.placement import placed
+from tidelog.collection.table.writes import TableWriter
+from tidelog.collection.tables import Table, scoped_token
+from tidelog.core.clock import Clock
+from tidelog.core.frontier import Frontier
+from tidelog.errors import UsageError
+from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.states.state import Token
+from tidelog.persist.transactions.committing import PartsTarget, rows_at, target_of, write_to
+from tidelog.persist.transactions.next_time import joined
+from tidelog.persist.transactions.transition import TableParts
+from tidelog.store.port import Store
+
+OPERATIONS: Final = (INSERT, UPSERT, OVERWRITE)
+# Staged rows have this time until their commit moves them to its own.
+_SPAN: Final = (Frontier.at(0), Frontier.at(1))
+_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingArea:
+    """All that a process needs to stage rows of a table; a plain value.
+
+    Shape: ``targets`` has one target for each shard, in the order of the shards.
+    """
+
+    schema: ShardSchema
+    targets: tuple[PartsTarget, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """Rows that one process has staged; a plain value.
+
+    Shape: ``parts`` by shard. ``keys`` are the keys of the rows, as an Arrow stream; empty in a
+        table without a key.
+    """
+
+    parts: dict[str, list[TableParts]]
+    keys: bytes
+
+
+async def staging_area(table: Table) -> StagingArea:
+    """Return the present staging area of a table.
+
+    Raises:
+        NoSuchCollection: the table was dropped. LocationError: the store failed.
+    """
+    targets = [
+        await table.registered(partial(target_of, table.writer, shard.id)) for shard in table.shards
+    ]
+    # Thousands of tasks together would make the commit's record too large with inline parts.
+    objects = tuple(replace(target, inline=False) for target in targets)
+    return StagingArea(schema=table.columns, targets=objects)
+
+
+async def stage_rows(
+    area: StagingArea, store: Store, clock: Clock, pieces: Iterator[pa.Table]
+) -> StagedRows:
+    """Write pieces of rows, of `tidelog.collection.table.inputs.tables_of`, as parts.
+
+    Raises:
+        UsageError: the rows do not fit. LocationError: the store failed.
+    """
+    parts: dict[str, list[TableParts]] = {}
+    keys = [area.schema.data.empty_table().select(area.schema.key)]
+    while (piece := await clock.offload(lambda: next(pieces, None))) is not None:
+        keys.append(piece.select(area.schema.key))
+        shares = placed(piece, area.schema, len(area.targets))
+        for target, share in zip(area.targets, shares, strict=True):
+            if share.num_rows:
+                rows = rows_at(share, 0)
+                part = await write_to(target, store, clock, rows, _SPAN)
+                parts.setdefault(target.shard, []).append(part)
+    return StagedRows(parts, _packed(pa.concat_tables(keys)) if area.schema.key else b"")
+
+
+def check_operation(table: Table, operation: str) -> None:
+    """Check that a table permits an operation.
+
+    Raises:
+        UsageError: it is an upsert, and the table has no key.
+    """
+    if operation == UPSERT and not table.info.key:
+        raise UsageError(
+            f"the table {table.name!r} has no key, so no row can replace another: insert the rows, "
+            "or create a table with a key"
+        )
+
+
+async def commit_staged(
+    table: Table, staged: Sequence[StagedRows], operation: str, *, token: Token | None = None
+) -> int | None:
+    """Commit staged rows at one time; return it, or None if the token was committed before.
+
+    ``operation`` is "insert", "upsert" or "overwrite", which takes back all present rows. A
+    ``token`` is committed once, also if its rows differ the next time, and none after a greater
+    number. Without rows, the commit only moves the upper.
+
+    Raises:
+        KeyExists: an inserted key exists. UsageError: a key occurs twice. NOT_APPLIED.
+        PartsSwept: a sweep may have deleted the parts: stage the rows again. NOT_APPLIED.
+        NoSuchCollection: the table was dropped. NOT_APPLIED.
+        ContentionError: other writers kept changing the same rows. NOT_APPLIED.
+        LocationError: the store failed; with a token, call again.
+    """
+    scoped = scoped_token(table.info, token)
+    if scoped is not None:
+        last = (await table.writer.refresh()).writers.get(scoped[0])
+        if last is not None and scoped[1] <= last.number:
+            return None
+    parts = {
+        shard: [part for one in staged for part in one.parts.get(shard, [])]
+        for shard in {shard for one in staged for shard in one.parts}
+    }
+    if operation == INSERT and not table.info.key:
+        commit = partial(table.writer.commit_parts, parts, token=scoped)
+        return (await table.registered(commit)).upper.time - 1
+    keys = await table.clock.offload(lambda: _unpacked(staged, table.columns))
+    change = await table.clock.offload(partial(staged_of, operation, keys, table.columns))
+    writes = {shard: joined(shard, some) for shard, some in parts.items()}
+    writer = TableWriter(reader=table.reader)
+    return await table.registered(partial(writer.write, change, token=scoped, staged=writes))
+
+
+def _packed(keys: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, keys.schema, options=_COMPRESSED) as stream:
+        stream.write_table(keys)
+    return sink.getvalue().to_pybytes()
+
+
+def _unpacked(staged: Iterable[StagedRows], schema: ShardSchema) -> pa.Table:
+    tables = [schema.data.empty_table().select(schema.key)]
+    for one in staged:
+        if one.keys:
+            with pa.ipc.open_stream(pa.py_buffer(one.keys)) as stream:
+                tables.append(stream.read_all())
+    return pa.concat_tables(tables)

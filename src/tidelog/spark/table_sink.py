@@ -1,0 +1,249 @@
+"""Writes of tables: tasks write the parts, and the driver commits them all at one time.
+
+A task needs only the store. It answers with the descriptors of its parts and, in a table with a
+key, with the keys. The driver finds the rows that these keys replace, and commits. A micro-batch
+has the name of its query and a number, so the table has it once, whichever process was killed at
+any time. The parts of dead tasks have no effect, and a sweep deletes them.
+Source: PySpark's ``DataSourceArrowWriter``, ``DataSourceStreamArrowWriter``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from tidelog.collection.staged import (
+    StagedRows,
+    StagingArea,
+    check_operation,
+    commit_staged,
+    stage_rows,
+    staging_area,
+)
+from tidelog.collection.table.changes import INSERT, OVERWRITE, UPSERT
+from tidelog.collection.table.inputs import tables_of
+from tidelog.collection.tables import Table
+from tidelog.core.clock import SystemClock
+from tidelog.errors import NoSuchCollection, UsageError
+from tidelog.location import open_location
+from tidelog.persist.states.state import Token
+from tidelog.spark.options import (
+    OF_TABLE_WRITES,
+    OPTIONS,
+    batch_named,
+    location_told,
+    refuse_options,
+    told_as_spark_tells,
+    told_options,
+)
+from tidelog.spark.place import url_for_executors
+from tidelog.spark.types import arrow_schema
+from tidelog.spark.worker import use_one_core
+from tidelog.store.wrapping import open_wrapped
+
+QUERY_ID: Final = "sql.streaming.queryId"
+NO_TABLE: Final = (
+    "Spark cannot write a collection of a source: write files, and ingest them; or create a table "
+    "with 'tidelog table create', and write that"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWriteSettings:
+    """The target of a write, and its operation; ``batch`` names a batch that is written once."""
+
+    location_url: str
+    name: str
+    operation: str = INSERT
+    batch: Token | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSink:
+    """A table as it was when the write was planned; tasks and the driver write that one."""
+
+    settings: TableWriteSettings
+    store_url: str
+    rendition: str
+    area: StagingArea
+    operation: str
+
+
+class TableTask(WriterCommitMessage):
+    """The rows that a task has staged; in a stream, also the id of the query."""
+
+    def __init__(self, rows: StagedRows, query: str | None) -> None:
+        self.rows = rows
+        self.query = query
+
+
+class TableBatchWriter(DataSourceArrowWriter):
+    """The writer of a DataFrame; with ``txnAppId`` and ``txnVersion``, it writes once."""
+
+    def __init__(self, sink: TableSink) -> None:
+        self._sink = sink
+
+    def write(  # type: ignore[override]
+        self, iterator: Iterator[pa.RecordBatch]
+    ) -> TableTask:
+        return _staged(self._sink, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _commit(self._sink, _tasks_of(messages), self._sink.settings.batch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        # Spark may call this after a durable commit, so no part may be deleted here.
+        pass
+
+
+class TableStreamWriter(DataSourceStreamArrowWriter):
+    """The writer of micro-batches, each once, by the id of the query and of the batch."""
+
+    def __init__(self, sink: TableSink) -> None:
+        self._sink = sink
+
+    def write(  # type: ignore[override]
+        self, iterator: Iterator[pa.RecordBatch]
+    ) -> TableTask:
+        return _staged(self._sink, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        tasks = _tasks_of(messages)
+        queries = {task.query for task in tasks}
+        with told_as_spark_tells():
+            if len(queries) > 1 or None in queries:
+                raise UsageError(
+                    "Spark did not report the query of this batch, so it cannot be written once: "
+                    "write it with df.write in foreachBatch"
+                )
+        # A batch without tasks has no rows, and repeating it is harmless.
+        _commit(self._sink, tasks, (f"query:{queries.pop()}", batchId) if queries else None)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        pass  # See `TableBatchWriter.abort`.
+
+
+def read_table_write_settings(
+    options: Mapping[str, str], environment: Mapping[str, str]
+) -> TableWriteSettings:
+    """Parse the options of a write of a DataFrame or a stream into a table.
+
+    Raises:
+        UnknownOption, OptionMissing, UsageError: an option is wrong; the message names it.
+    """
+    given = {n: v for n, v in options.items() if n.lower() != "checkpointlocation"}
+    values = told_options(given, kind="collection")
+    shared = ("location", "kind", *OF_TABLE_WRITES)
+    of_reads = [name for name in OPTIONS["collection"] if name not in shared]
+    refuse_options(values, of_reads, "applies only to reads")
+    operation = values.get("operation", INSERT).lower()
+    if operation not in (INSERT, UPSERT):
+        raise UsageError(f"operation must be {INSERT} or {UPSERT}, not {values['operation']!r}")
+    batch = batch_named(values)
+    return TableWriteSettings(
+        location_url=location_told(values, environment),
+        name=values["path"],
+        operation=operation,
+        batch=None if batch is None else (f"txn:{batch[0]}", batch[1]),
+    )
+
+
+def open_table_sink(settings: TableWriteSettings, schema: StructType, overwrite: bool) -> TableSink:
+    """Check that a table exists, and that it can take rows with such columns.
+
+    Raises:
+        UsageError: it cannot take them. NoSuchLocation, NoSuchCollection: it does not exist.
+    """
+    if overwrite and settings.operation == UPSERT:
+        raise UsageError(
+            "an overwrite replaces all rows: remove the option 'operation', or use mode('append')"
+        )
+    return asyncio.run(_open_sink(settings, schema, overwrite))
+
+
+async def _open_sink(
+    settings: TableWriteSettings, schema: StructType, overwrite: bool
+) -> TableSink:
+    location = await open_location(settings.location_url)
+    url = url_for_executors(location.executor_url, location.store)
+    try:
+        table = await location.tables.open(settings.name)
+    except NoSuchCollection:
+        if settings.name in await location.collections.list():
+            raise UsageError(NO_TABLE) from None
+        raise
+    operation = OVERWRITE if overwrite else settings.operation
+    check_operation(table, operation)
+    _check_columns(schema, table)
+    return TableSink(
+        settings=settings,
+        store_url=url,
+        rendition=table.info.rendition,
+        area=await staging_area(table),
+        operation=operation,
+    )
+
+
+def _check_columns(schema: StructType, table: Table) -> None:
+    missing = [name for name in table.info.key if name not in schema.fieldNames()]
+    if missing:
+        raise UsageError(
+            f"the DataFrame lacks the key column {missing[0]!r}: each row needs a whole key",
+            columns=", ".join(schema.fieldNames()),
+        )
+    for _ in tables_of(arrow_schema(schema).empty_table(), table.columns):
+        pass  # This checks the names and the types of the columns.
+
+
+def _staged(sink: TableSink, batches: Iterator[pa.RecordBatch]) -> TableTask:
+    use_one_core()
+    context = TaskContext.get()
+    query = None if context is None else context.getLocalProperty(QUERY_ID)
+    with told_as_spark_tells():
+        return TableTask(asyncio.run(_stage(sink, batches)), query)
+
+
+async def _stage(sink: TableSink, batches: Iterator[pa.RecordBatch]) -> StagedRows:
+    clock = SystemClock()
+    store = open_wrapped(sink.store_url, clock=clock).whole
+    return await stage_rows(sink.area, store, clock, _pieces(sink, batches))
+
+
+def _pieces(sink: TableSink, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    first = next(batches, None)
+    if first is not None:
+        reader = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
+        yield from tables_of(reader, sink.area.schema)
+
+
+def _tasks_of(messages: Sequence[WriterCommitMessage | None]) -> list[TableTask]:
+    return [message for message in messages if isinstance(message, TableTask)]
+
+
+def _commit(sink: TableSink, tasks: Sequence[TableTask], batch: Token | None) -> None:
+    with told_as_spark_tells():
+        asyncio.run(_commit_to(sink, [task.rows for task in tasks], batch))
+
+
+async def _commit_to(sink: TableSink, staged: Sequence[StagedRows], batch: Token | None) -> None:
+    settings = sink.settings
+    location = await open_location(settings.location_url)
+    table = await location.tables.open(settings.name)
+    if table.info.rendition != sink.rendition:
+        raise NoSuchCollection(
+            f"the table {settings.name!r} was dropped during the write, and nothing was written: "
+            "write to the new table again"
+        )
+    await commit_staged(table, staged, sink.operation, token=batch)

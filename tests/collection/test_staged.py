@@ -1,0 +1,226 @@
+"""Staged writes: parts that other processes wrote, committed once with what they replace."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+import pytest
+
+from kit.clocks import StuckClock, SwiftClock
+from kit.dying import DiesWriting
+from kit.stores import keys_in
+from kit.tables import SCHEMA, lake_of, new_lake, numbers_in, some_rows
+from tidelog.collection.staged import StagedRows, commit_staged, stage_rows, staging_area
+from tidelog.collection.table.inputs import tables_of
+from tidelog.collection.tables import Table
+from tidelog.errors import KeyExists, PartsSwept, TidelogError, UsageError
+from tidelog.location import Location
+from tidelog.store.memory import MemoryStore
+from tidelog.testing import FaultyStore
+
+QUERY = "query:q"
+
+
+async def staged(table: Table, *pieces: pa.Table) -> StagedRows:
+    """Stage rows as a task does, which gets and answers with pickled values."""
+    area = pickle.loads(pickle.dumps(await staging_area(table)))
+    fitting = (one for piece in pieces for one in tables_of(piece, area.schema))
+    rows = await stage_rows(area, table.store, table.clock, fitting)
+    sent: StagedRows = pickle.loads(pickle.dumps(rows))
+    return sent
+
+
+def named(text: str, *numbers: int) -> pa.Table:
+    return pa.table({"a": pa.array(numbers, pa.int64()), "b": [f"{text} {n}" for n in numbers]})
+
+
+async def texts(table: Table, as_of: int | None = None) -> list[str]:
+    found = await (await table.snapshot(as_of)).to_arrow()
+    return sorted(str(text) for text in found.column("b").to_pylist())
+
+
+async def keyed(lake: Location, shards: int = 3) -> Table:
+    return await lake.tables.create("k", SCHEMA, key=["a"], shards=shards)
+
+
+async def test_rows_of_several_tasks_are_one_commit() -> None:
+    """All staged rows become visible at one time, in the shards of their values."""
+    lake = await new_lake()
+    table = await lake.tables.create("t", SCHEMA, shards=3)
+    await table.insert(some_rows(1))
+    tasks = [await staged(table, some_rows(2, 3), some_rows(3)), await staged(table)]
+    tasks.append(await staged(table, some_rows(*range(4, 40))))
+    assert await numbers_in(table) == Counter({1: 1})
+
+    time = await commit_staged(table, tasks, "insert")
+
+    assert await numbers_in(table, time) == Counter([1, 2, 3, 3, *range(4, 40)])
+    assert [commit.time for commit in await table.history()][-1] == time
+    assert len(await table.history()) == 2
+    await table.delete(where="a >= 3")  # A row in a wrong shard would stay.
+    assert await numbers_in(table) == Counter([1, 2])
+
+
+async def test_an_insert_refuses_keys_that_exist() -> None:
+    """An insert of a present key writes nothing; so does a key that two tasks have."""
+    table = await keyed(await new_lake())
+    await commit_staged(table, [await staged(table, named("old", 1, 2))], "insert")
+    with pytest.raises(KeyExists, match="the key a=2 exists"):
+        await commit_staged(table, [await staged(table, named("new", 2, 3))], "insert")
+    twice = [await staged(table, named("new", 7)), await staged(table, named("new", 7, 8))]
+    for operation in ("insert", "upsert", "overwrite"):
+        with pytest.raises(UsageError, match="two rows of the write have a=7"):
+            await commit_staged(table, twice, operation)
+
+    assert await texts(table) == ["old 1", "old 2"]
+
+
+async def test_an_upsert_replaces_and_an_overwrite_leaves_nothing() -> None:
+    """Earlier times keep the replaced rows; equal rows are no change."""
+    table = await keyed(await new_lake())
+    await commit_staged(table, [await staged(table, named("old", *range(20)))], "insert")
+    tasks = [await staged(table, named("new", 3, 30)), await staged(table, named("old", 4))]
+    first = await commit_staged(table, tasks, "upsert")
+    expected = sorted([*(f"old {n}" for n in range(20) if n != 3), "new 3", "new 30"])
+    assert await texts(table) == expected
+    newest = (await table.history())[-1]
+    assert (newest.added, newest.removed) == (2, 1)
+
+    await commit_staged(table, [await staged(table, named("last", 3, 99))], "overwrite")
+    assert await texts(table) == ["last 3", "last 99"]
+    await commit_staged(table, [], "overwrite")
+    assert await texts(table) == []
+    assert await texts(table, first) == expected
+
+
+async def test_an_overwrite_of_a_table_without_a_key_keeps_counts() -> None:
+    """An overwrite takes back each copy of a row."""
+    table = await (await new_lake()).tables.create("t", SCHEMA, shards=2)
+    await table.insert(some_rows(1, 1, 2))
+    await commit_staged(table, [await staged(table, some_rows(2, 2, 3))], "overwrite")
+
+    assert await numbers_in(table) == Counter([2, 2, 3])
+
+
+@pytest.mark.parametrize("operation", ["upsert", "overwrite", "insert"])
+async def test_commits_between_staging_and_commit_are_seen(operation: str) -> None:
+    """The committer's handle is old, and another writer has changed the key since."""
+    store, clock = MemoryStore(), SwiftClock()
+    table = await keyed(await lake_of(store, clock))
+    await table.insert(named("old", 1, 2))
+    tasks = [await staged(table, named("new", 2, 5))]
+    other = await (await lake_of(store, clock)).tables.open("k")
+    await other.delete(keys=[1, 2])
+    await other.insert(named("between", 1, 5) if operation != "insert" else named("between", 1))
+
+    await commit_staged(table, tasks, operation)
+
+    kept = [] if operation == "overwrite" else ["between 1"]
+    assert await texts(table) == [*kept, "new 2", "new 5"]
+
+
+async def test_an_old_handle_never_inserts_a_key_twice() -> None:
+    """A key that another process has inserted meanwhile is found at the commit."""
+    store, clock = MemoryStore(), SwiftClock()
+    table = await keyed(await lake_of(store, clock))
+    tasks = [await staged(table, named("new", 5))]
+    await (await (await lake_of(store, clock)).tables.open("k")).insert(named("between", 5))
+
+    with pytest.raises(KeyExists):
+        await commit_staged(table, tasks, "insert")
+    assert await texts(table) == ["between 5"]
+
+
+@pytest.mark.parametrize("operation", ["insert", "upsert", "overwrite"])
+async def test_a_batch_is_committed_once_also_with_other_rows(operation: str) -> None:
+    """Spark may compute other rows when it repeats a batch; smaller numbers are repeats, too."""
+    lake = await new_lake()
+    table = await keyed(lake)
+    first = await commit_staged(
+        table, [await staged(table, named("new", 1))], operation, token=(QUERY, 7)
+    )
+    assert first is not None
+    for number in (7, 6):
+        again = [await staged(table, named("again", 2))]
+        assert await commit_staged(table, again, operation, token=(QUERY, number)) is None
+    assert await texts(table) == ["new 1"]
+    other = await lake.tables.create("other", SCHEMA, key=["a"])
+    rows = [await staged(other, named("other", 1))]
+    assert await commit_staged(other, rows, operation, token=(QUERY, 7)) is not None
+    assert await texts(other) == ["other 1"]
+
+
+async def test_a_batch_without_rows_moves_the_upper() -> None:
+    """An empty batch is committed, so that readers see its time as complete; once only."""
+    clock = StuckClock()
+    lake = await new_lake(clock)
+    for table in (await keyed(lake), await lake.tables.create("t", SCHEMA)):
+        clock.wall_us += 60_000_000
+        time = await commit_staged(table, [await staged(table)], "insert", token=(QUERY, 0))
+        assert time == clock.wall_us // 1_000
+        assert (await table.snapshot()).as_of == time
+        assert await commit_staged(table, [], "insert", token=(QUERY, 0)) is None
+
+
+async def test_rows_that_were_never_committed_are_swept() -> None:
+    """The parts of a dead job go; a commit after that is refused, and writes nothing."""
+    clock = StuckClock()
+    lake = await new_lake(clock)
+    table = await keyed(lake, shards=1)
+    before = set(await keys_in(lake.store, "shard/"))
+    rows = await staged(table, named("new", 1))
+    parts = set(await keys_in(lake.store, "shard/")) - before
+    assert len(parts) == 1
+    for _ in range(3):
+        clock.wall_us += 7_200_000_000
+        groups = await lake.maintenance.groups(["k"])
+        async for _ in lake.maintenance.collect(groups, after_us=0, sweeps=True):
+            pass
+
+    assert not parts & set(await keys_in(lake.store, "shard/"))
+    for operation in ("insert", "upsert", "overwrite"):
+        with pytest.raises(PartsSwept):
+            await commit_staged(table, [rows], operation)
+    assert await texts(table) == []
+
+
+async def _committed_and_killed(
+    store: MemoryStore, rows: Sequence[StagedRows], operation: str, faults: DiesWriting
+) -> None:
+    process = await lake_of(FaultyStore(store, toss=faults.toss), SwiftClock())
+    with suppress(TidelogError, asyncio.TimeoutError):
+        table = await process.tables.open("k")
+        await commit_staged(table, rows, operation, token=(QUERY, 1))
+
+
+@pytest.mark.parametrize("landed", [False, True])
+@pytest.mark.parametrize("operation", ["insert", "upsert", "overwrite"])
+async def test_a_batch_is_there_once_whenever_its_committer_was_killed(
+    operation: str, landed: bool
+) -> None:
+    """After a kill at each write, another process repeats the batch: contents equal a clean run."""
+    kills = 0
+    while True:
+        store = MemoryStore()
+        table = await keyed(await lake_of(store))
+        await commit_staged(table, [await staged(table, named("old", 1, 2))], "insert")
+        numbers = (3, 4) if operation == "insert" else (2, 3)
+        rows = [await staged(table, named("new", *numbers))]
+        faults = DiesWriting(kills, landed)
+        await _committed_and_killed(store, rows, operation, faults)
+
+        later = await (await lake_of(store)).tables.open("k")
+        again = [await staged(later, named("new", *numbers))]
+        await commit_staged(later, again, operation, token=(QUERY, 1))
+        old = {"insert": ["old 1", "old 2"], "upsert": ["old 1"], "overwrite": []}[operation]
+        expected = sorted(["new 3", f"new {4 if operation == 'insert' else 2}", *old])
+        assert await texts(later) == expected, kills
+        if not faults.died:
+            break
+        kills += 1
+    assert kills >= 1
