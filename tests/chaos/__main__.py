@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from chaos import checks
+from chaos.table_stream import check_killed
 
 
 def main() -> None:
@@ -16,8 +17,13 @@ def main() -> None:
     parser.add_argument("--two", action="store_true", help="two ingesters at once, unkilled")
     parser.add_argument("--merges", action="store_true", help="beside who merges and deletes")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--stream", action="store_true", help="a Spark stream between tables")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidelog-chaos-") as folder:
+        if given.stream:
+            killed = check_killed(Path(folder), kills=given.kills)
+            print(f"stream: each row is in the target once. Of {given.kills} runs, {killed} died.")
+            return
         if given.two:
             report = checks.run_two(Path(folder), engine=given.engine, seed=given.seed)
         elif given.merges:
