@@ -17,6 +17,7 @@ def main() -> None:
     parser.add_argument("--two", action="store_true", help="two ingesters at once, unkilled")
     parser.add_argument("--merges", action="store_true", help="beside who merges and deletes")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--follow", action="store_true", help="with a follower and maintenance")
     parser.add_argument("--stream", action="store_true", help="a Spark stream between tables")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidelog-chaos-") as folder:
@@ -26,6 +27,8 @@ def main() -> None:
             return
         if given.two:
             report = checks.run_two(Path(folder), engine=given.engine, seed=given.seed)
+        elif given.follow:
+            report = checks.run_followed(Path(folder), kills=given.kills, seed=given.seed)
         elif given.merges:
             report = checks.run_maintained(
                 Path(folder), kills=given.kills, seed=given.seed, span_s=0.5

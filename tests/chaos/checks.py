@@ -6,9 +6,13 @@ import json
 import random
 import subprocess
 import sys
+import threading
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import tidelog
 from chaos.ingesters import NAME, create, kill_often, let_both_win, start_ingest
@@ -17,6 +21,7 @@ from chaos.scenario import Row, Scenario, replay, row_of, write_scenario
 from tidelog.blocking.collections import Collection
 
 TICK_BYTES = 3_000
+FOLLOW_S = 300  # The follower has all changes long before, also on a busy machine.
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +130,69 @@ def run_maintained(
     return Report(kills + beside.kills, seen + int(last["ticks"]), minutes, len(scenario.events))
 
 
+def run_followed(
+    folder: Path, *, kills: int, seed: int, tick_bytes: int = TICK_BYTES, times: int = 50
+) -> Report:
+    """Follow a collection of three shards while ingesters and maintenance are killed.
+
+    At random times, the first snapshot and the steps of the follower give the snapshot.
+    """
+    rng = random.Random(seed)
+    scenario, url, _ = prepare(folder, seed, shards=3)
+    kill = partial(kill_often, url, engine="local", tick_bytes=tick_bytes, rng=rng, span_s=0.5)
+    with maintained(url, rng=rng, span_s=1.0) as beside:
+        seen = kill(kills=1)
+        follower = Follower(url, scenario.events[-1]["at"])
+        follower.start()
+        seen += kill(kills=kills - 1)
+        last = start_ingest(url, engine="local", tick_bytes=tick_bytes).finish()
+        follower.join(FOLLOW_S)
+    assert not beside.said, beside.said[:3]
+    assert follower.reached > scenario.events[-1]["at"], follower.reached
+    drawn = sorted(rng.choices(range(follower.first, follower.reached), k=times))
+    with tidelog.connect(url) as lake:
+        for time, found in zip(drawn, contents(lake.collection(NAME), drawn), strict=True):
+            assert follower.at(time) == found, f"at {time}"
+    return Report(kills + beside.kills, seen + int(last["ticks"]), times, len(scenario.events))
+
+
+class Follower(threading.Thread):
+    """A thread that takes a snapshot, and all changes after it; ``reached`` is its upper."""
+
+    def __init__(self, url: str, last: int) -> None:
+        super().__init__(daemon=True)
+        self.url = url
+        self.last = last
+        self.first = 0
+        self.reached = 0
+        self.changes: list[tuple[int, Row, int]] = []
+
+    def run(self) -> None:
+        with tidelog.connect(self.url) as lake:
+            collection = lake.collection(NAME)
+            base = collection.snapshot()
+            self.first = base.as_of
+            self._add(
+                {**row, "_time": base.as_of, "_diff": 1} for row in base.to_arrow().to_pylist()
+            )
+            for step in collection.listen(base.as_of):
+                self._add(step.updates.to_pylist())
+                self.reached = step.upper.time
+                if step.upper.passed(self.last):
+                    return
+
+    def _add(self, rows: Iterable[dict[str, Any]]) -> None:
+        self.changes += [(row["_time"], row_of(row), row["_diff"]) for row in rows]
+
+    def at(self, time: int) -> Counter[Row]:
+        """Return the contents at a time; a count below zero fails the comparison."""
+        found: Counter[Row] = Counter()
+        for when, row, diff in self.changes:
+            if when <= time:
+                found[row] += diff
+        return Counter({row: count for row, count in found.items() if count})
+
+
 def run_two(folder: Path, *, engine: str, seed: int, tick_bytes: int = TICK_BYTES) -> Report:
     """Run two ingesters of a source at once, and compare. Both must win commits."""
     scenario, url, clean_url = prepare(folder, seed)
@@ -139,11 +207,11 @@ def run_two(folder: Path, *, engine: str, seed: int, tick_bytes: int = TICK_BYTE
     return Report(0, ticks, minutes, len(scenario.events), won)
 
 
-def prepare(folder: Path, seed: int) -> tuple[Scenario, str, str]:
+def prepare(folder: Path, seed: int, *, shards: int = 1) -> tuple[Scenario, str, str]:
     """Write a scenario and make two locations with its source. Return their URLs."""
     scenario = write_scenario(folder / "events", events_count=3_500, seed=seed)
     assert scenario.size_bytes > 60 * TICK_BYTES, scenario.size_bytes
     url, clean_url = ((folder / name).as_uri() for name in ("lake", "clean"))
     for place in (url, clean_url):
-        create(place, folder / "events")
+        create(place, folder / "events", shards=shards)
     return scenario, url, clean_url

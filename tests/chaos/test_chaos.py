@@ -37,6 +37,14 @@ def test_a_run_with_killed_merges_equals_a_clean_run(tmp_path: Path) -> None:
     assert report.kills > 8
 
 
+def test_a_follower_has_each_snapshot(tmp_path: Path) -> None:
+    """Its first snapshot and its steps give the snapshot at 50 times, over three shards."""
+    report = checks.run_followed(tmp_path, kills=3, seed=8, tick_bytes=6_000)
+
+    assert report.minutes == 50
+    assert report.kills > 5
+
+
 def test_two_ingesters_at_once_equal_one(tmp_path: Path) -> None:
     """The loser of a commit computed the same, and continues after the winner."""
     report = checks.run_two(tmp_path, engine="local", seed=3, tick_bytes=6_000)
