@@ -26,9 +26,9 @@ from tidelog.testing import FaultyStore
 QUERY = "query:q"
 
 
-async def staged(table: Table, *pieces: pa.Table) -> StagedRows:
+async def staged(table: Table, *pieces: pa.Table, operation: str = "insert") -> StagedRows:
     """Stage rows as a task does, which gets and answers with pickled values."""
-    area = pickle.loads(pickle.dumps(await staging_area(table)))
+    area = pickle.loads(pickle.dumps(await staging_area(table, operation)))
     fitting = (one for piece in pieces for one in tables_of(piece, area.schema))
     rows = await stage_rows(area, table.store, table.clock, fitting)
     sent: StagedRows = pickle.loads(pickle.dumps(rows))
@@ -122,6 +122,39 @@ async def test_commits_between_staging_and_commit_are_seen(operation: str) -> No
 
     kept = [] if operation == "overwrite" else ["between 1"]
     assert await texts(table) == [*kept, "new 2", "new 5"]
+
+
+async def test_a_delete_takes_keys_only() -> None:
+    """Repeated and absent keys are no error; a row that came since the staging is deleted, too."""
+    store, clock = MemoryStore(), SwiftClock()
+    table = await keyed(await lake_of(store, clock))
+    await table.insert(named("old", 1, 2, 3))
+    objects = await keys_in(store, "")
+    tasks = [
+        await staged(table, pa.table({"a": keys}), operation="delete")
+        for keys in ([2, 2, 9], [2, 7])
+    ]
+    assert await keys_in(store, "") == objects
+    other = await (await lake_of(store, clock)).tables.open("k")
+    await other.upsert(named("between", 2, 7, 8))
+
+    await commit_staged(table, tasks, "delete", token=(QUERY, 0))
+    assert await texts(table) == ["between 8", "old 1", "old 3"]
+    assert await commit_staged(table, tasks, "delete", token=(QUERY, 0)) is None
+
+
+@pytest.mark.parametrize("operation", ["insert", "upsert", "overwrite"])
+async def test_a_later_batch_of_an_unknown_query_is_refused(operation: str) -> None:
+    """A query continues only in the table that has its first batch, which may be empty."""
+    table = await keyed(await new_lake())
+    rows = [await staged(table, named("new", 1))]
+    with pytest.raises(UsageError, match="'k' has no earlier batch of this query"):
+        await commit_staged(table, rows, operation, token=(QUERY, 1), continues=True)
+    assert await texts(table) == []
+
+    await commit_staged(table, [], operation, token=(QUERY, 0))
+    await commit_staged(table, rows, operation, token=(QUERY, 1), continues=True)
+    assert await texts(table) == ["new 1"]
 
 
 async def test_an_old_handle_never_inserts_a_key_twice() -> None:

@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidelog.collection.table.changes import INSERT, OVERWRITE, UPSERT, staged_of
+from tidelog.collection.table.changes import DELETE, INSERT, UPSERT, staged_of
 from tidelog.collection.table.placement import placed
 from tidelog.collection.table.writes import TableWriter
 from tidelog.collection.tables import Table, scoped_token
@@ -29,7 +29,7 @@ from tidelog.persist.transactions.next_time import joined
 from tidelog.persist.transactions.transition import TableParts
 from tidelog.store.port import Store
 
-OPERATIONS: Final = (INSERT, UPSERT, OVERWRITE)
+BY_KEY: Final = (UPSERT, DELETE)
 # Staged rows have this time until their commit moves them to its own.
 _SPAN: Final = (Frontier.at(0), Frontier.at(1))
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -39,7 +39,8 @@ _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
 class StagingArea:
     """All that a process needs to stage rows of a table; a plain value.
 
-    Shape: ``targets`` has one target for each shard, in the order of the shards.
+    Shape: ``targets`` has one target for each shard, in the order of the shards. A delete stages
+        no parts, so it has no targets, and ``schema`` has only the key columns.
     """
 
     schema: ShardSchema
@@ -58,12 +59,16 @@ class StagedRows:
     keys: bytes
 
 
-async def staging_area(table: Table) -> StagingArea:
-    """Return the present staging area of a table.
+async def staging_area(table: Table, operation: str = INSERT) -> StagingArea:
+    """Return the present staging area of a table for an operation of `commit_staged`.
 
     Raises:
         NoSuchCollection: the table was dropped. LocationError: the store failed.
     """
+    if operation == DELETE:
+        key = table.columns.key
+        fields = pa.schema([table.columns.data.field(name) for name in key])
+        return StagingArea(schema=ShardSchema(fields, len(key)), targets=())
     targets = [
         await table.registered(partial(target_of, table.writer, shard.id)) for shard in table.shards
     ]
@@ -84,7 +89,7 @@ async def stage_rows(
     keys = [area.schema.data.empty_table().select(area.schema.key)]
     while (piece := await clock.offload(lambda: next(pieces, None))) is not None:
         keys.append(piece.select(area.schema.key))
-        shares = placed(piece, area.schema, len(area.targets))
+        shares = placed(piece, area.schema, len(area.targets)) if area.targets else []
         for target, share in zip(area.targets, shares, strict=True):
             if share.num_rows:
                 rows = rows_at(share, 0)
@@ -97,26 +102,33 @@ def check_operation(table: Table, operation: str) -> None:
     """Check that a table permits an operation.
 
     Raises:
-        UsageError: it is an upsert, and the table has no key.
+        UsageError: it needs a key, and the table has none.
     """
-    if operation == UPSERT and not table.info.key:
+    if operation in BY_KEY and not table.info.key:
         raise UsageError(
-            f"the table {table.name!r} has no key, so no row can replace another: insert the rows, "
+            f"the table {table.name!r} has no key, which {operation!r} needs: insert the rows, "
             "or create a table with a key"
         )
 
 
 async def commit_staged(
-    table: Table, staged: Sequence[StagedRows], operation: str, *, token: Token | None = None
+    table: Table,
+    staged: Sequence[StagedRows],
+    operation: str,
+    *,
+    token: Token | None = None,
+    continues: bool = False,
 ) -> int | None:
     """Commit staged rows at one time; return it, or None if the token was committed before.
 
-    ``operation`` is "insert", "upsert" or "overwrite", which takes back all present rows. A
-    ``token`` is committed once, also if its rows differ the next time, and none after a greater
-    number. Without rows, the commit only moves the upper.
+    ``operation`` is "insert", "upsert", "delete" (by key), or "overwrite", which takes back all
+    present rows. A ``token`` is committed once, also if its rows differ the next time, and none
+    after a greater number. If it ``continues``, its writer must have written the table before.
+    Without rows, the commit only moves the upper.
 
     Raises:
-        KeyExists: an inserted key exists. UsageError: a key occurs twice. NOT_APPLIED.
+        KeyExists: an inserted key exists. NOT_APPLIED.
+        UsageError: a key occurs twice, or a token that continues has no earlier write. NOT_APPLIED.
         PartsSwept: a sweep may have deleted the parts: stage the rows again. NOT_APPLIED.
         NoSuchCollection: the table was dropped. NOT_APPLIED.
         ContentionError: other writers kept changing the same rows. NOT_APPLIED.
@@ -127,6 +139,12 @@ async def commit_staged(
         last = (await table.writer.refresh()).writers.get(scoped[0])
         if last is not None and scoped[1] <= last.number:
             return None
+        if last is None and continues:
+            raise UsageError(
+                f"the table {table.name!r} has no earlier batch of this query, so the checkpoint "
+                "belongs to another table: start the query with a new checkpoint",
+                batch=scoped[1],
+            )
     parts = {
         shard: [part for one in staged for part in one.parts.get(shard, [])]
         for shard in {shard for one in staged for shard in one.parts}

@@ -37,7 +37,10 @@ OPTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "columns": _COLUMNS,
         "where": _WHERE,
         "hold": _HOLD,
-        "operation": ("write", "`insert` (the default), or `upsert` by the key of a table"),
+        "operation": (
+            "write",
+            "`insert` (the default); by the key of a table: `upsert` or `delete`",
+        ),
         "txnAppId": _TXN_APP,
         "txnVersion": _TXN_VERSION,
         KIND: _KIND,

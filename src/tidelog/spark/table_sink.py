@@ -32,12 +32,12 @@ from tidelog.collection.staged import (
     stage_rows,
     staging_area,
 )
-from tidelog.collection.table.changes import INSERT, OVERWRITE, UPSERT
+from tidelog.collection.table.changes import DELETE, INSERT, OVERWRITE, UPSERT
 from tidelog.collection.table.inputs import tables_of
-from tidelog.collection.tables import Table
 from tidelog.core.clock import SystemClock
 from tidelog.errors import NoSuchCollection, UsageError
 from tidelog.location import open_location
+from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.states.state import Token
 from tidelog.spark.options import (
     OF_TABLE_WRITES,
@@ -54,6 +54,7 @@ from tidelog.spark.worker import use_one_core
 from tidelog.store.wrapping import open_wrapped
 
 QUERY_ID: Final = "sql.streaming.queryId"
+OPERATIONS: Final = (INSERT, UPSERT, DELETE)
 NO_TABLE: Final = (
     "Spark cannot write a collection of a source: write files, and ingest them; or create a table "
     "with 'tidelog table create', and write that"
@@ -101,7 +102,7 @@ class TableBatchWriter(DataSourceArrowWriter):
         return _staged(self._sink, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _commit(self._sink, _tasks_of(messages), self._sink.settings.batch)
+        _commit(self._sink, _tasks_of(messages), self._sink.settings.batch, continues=False)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         # Spark may call this after a durable commit, so no part may be deleted here.
@@ -123,13 +124,14 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         tasks = _tasks_of(messages)
         queries = {task.query for task in tasks}
         with told_as_spark_tells():
-            if len(queries) > 1 or None in queries:
+            if len(queries) != 1 or None in queries:
                 raise UsageError(
                     "Spark did not report the query of this batch, so it cannot be written once: "
                     "write it with df.write in foreachBatch"
                 )
-        # A batch without tasks has no rows, and repeating it is harmless.
-        _commit(self._sink, tasks, (f"query:{queries.pop()}", batchId) if queries else None)
+        # Spark numbers the batches of a checkpoint from 0, and runs a task also without rows.
+        name = f"query:{queries.pop()}", batchId
+        _commit(self._sink, tasks, name, continues=batchId > 0)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         pass  # See `TableBatchWriter.abort`.
@@ -149,8 +151,10 @@ def read_table_write_settings(
     of_reads = [name for name in OPTIONS["collection"] if name not in shared]
     refuse_options(values, of_reads, "applies only to reads")
     operation = values.get("operation", INSERT).lower()
-    if operation not in (INSERT, UPSERT):
-        raise UsageError(f"operation must be {INSERT} or {UPSERT}, not {values['operation']!r}")
+    if operation not in OPERATIONS:
+        raise UsageError(
+            f"operation must be one of {', '.join(OPERATIONS)}, not {values['operation']!r}"
+        )
     batch = batch_named(values)
     return TableWriteSettings(
         location_url=location_told(values, environment),
@@ -166,7 +170,7 @@ def open_table_sink(settings: TableWriteSettings, schema: StructType, overwrite:
     Raises:
         UsageError: it cannot take them. NoSuchLocation, NoSuchCollection: it does not exist.
     """
-    if overwrite and settings.operation == UPSERT:
+    if overwrite and settings.operation != INSERT:
         raise UsageError(
             "an overwrite replaces all rows: remove the option 'operation', or use mode('append')"
         )
@@ -186,24 +190,25 @@ async def _open_sink(
         raise
     operation = OVERWRITE if overwrite else settings.operation
     check_operation(table, operation)
-    _check_columns(schema, table)
+    area = await staging_area(table, operation)
+    _check_columns(schema, area.schema)
     return TableSink(
         settings=settings,
         store_url=url,
         rendition=table.info.rendition,
-        area=await staging_area(table),
+        area=area,
         operation=operation,
     )
 
 
-def _check_columns(schema: StructType, table: Table) -> None:
-    missing = [name for name in table.info.key if name not in schema.fieldNames()]
+def _check_columns(schema: StructType, columns: ShardSchema) -> None:
+    missing = [name for name in columns.key if name not in schema.fieldNames()]
     if missing:
         raise UsageError(
             f"the DataFrame lacks the key column {missing[0]!r}: each row needs a whole key",
             columns=", ".join(schema.fieldNames()),
         )
-    for _ in tables_of(arrow_schema(schema).empty_table(), table.columns):
+    for _ in tables_of(arrow_schema(schema).empty_table(), columns):
         pass  # This checks the names and the types of the columns.
 
 
@@ -232,12 +237,16 @@ def _tasks_of(messages: Sequence[WriterCommitMessage | None]) -> list[TableTask]
     return [message for message in messages if isinstance(message, TableTask)]
 
 
-def _commit(sink: TableSink, tasks: Sequence[TableTask], batch: Token | None) -> None:
+def _commit(
+    sink: TableSink, tasks: Sequence[TableTask], batch: Token | None, *, continues: bool
+) -> None:
     with told_as_spark_tells():
-        asyncio.run(_commit_to(sink, [task.rows for task in tasks], batch))
+        asyncio.run(_commit_to(sink, [task.rows for task in tasks], batch, continues))
 
 
-async def _commit_to(sink: TableSink, staged: Sequence[StagedRows], batch: Token | None) -> None:
+async def _commit_to(
+    sink: TableSink, staged: Sequence[StagedRows], batch: Token | None, continues: bool
+) -> None:
     settings = sink.settings
     location = await open_location(settings.location_url)
     table = await location.tables.open(settings.name)
@@ -246,4 +255,4 @@ async def _commit_to(sink: TableSink, staged: Sequence[StagedRows], batch: Token
             f"the table {settings.name!r} was dropped during the write, and nothing was written: "
             "write to the new table again"
         )
-    await commit_staged(table, staged, sink.operation, token=batch)
+    await commit_staged(table, staged, sink.operation, token=batch, continues=continues)

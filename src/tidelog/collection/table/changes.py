@@ -32,6 +32,7 @@ MATCHED: Final = ("update", "delete", "ignore")
 NOT_MATCHED: Final = ("insert", "ignore")
 INSERT: Final = "insert"
 UPSERT: Final = "upsert"
+DELETE: Final = "delete"
 OVERWRITE: Final = "overwrite"
 
 
@@ -133,7 +134,7 @@ class UpdateWhere:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A write whose rows are parts already; its updates take back the replaced rows.
+    """A write whose rows are parts already; its updates take back the rows of the lookup.
 
     Without ``replaces``, it is an insert: the rows of the lookup must not exist.
     """
@@ -249,11 +250,13 @@ def merge_of(
 
 
 def staged_of(operation: str, keys: pa.Table, schema: ShardSchema) -> Staged:
-    """Return a write of staged rows with some keys: an insert, an upsert or an overwrite.
+    """Return a write of staged rows with some keys: insert, upsert, overwrite, or delete by keys.
 
     Raises:
-        UsageError: a key occurs twice.
+        UsageError: a key occurs twice, except in a delete.
     """
+    if operation == DELETE:
+        return Staged(schema, distinct(keys), replaces=True)
     if schema.key:
         lookup = _keys_once(keys, schema)
         if operation != OVERWRITE:
