@@ -114,9 +114,10 @@ class Location(TransactingConnection[awaited_location.Location]):
         as_of: When | None = None,
         wait: bool = False,
         timeout_us: int | None = None,
+        engine: str = "duckdb",
     ) -> SqlResult:
         return self._portal.run(
-            self._inner.sql(query, as_of=as_of, wait=wait, timeout_us=timeout_us)
+            self._inner.sql(query, as_of=as_of, wait=wait, timeout_us=timeout_us, engine=engine)
         )
 
     def move_consensus(self, to: str) -> MoveReport:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
-from collections.abc import Callable
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Self
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Self
 import typer
 
 from tidelog.cli.command import AsJson, Timeout, Wait, on_location, timeout_us_of
+from tidelog.cli.engine import LateSession, check_installed
 from tidelog.cli.output import OutputClosed, first_rows, say
 from tidelog.cli.writers import Destination, Format, Limit, Output, is_terminal, write_all
 from tidelog.errors import TidelogError, UsageError
@@ -40,7 +42,7 @@ def sql(
         str | None,
         typer.Argument(
             metavar="[QUERY]",
-            help="A query in DuckDB's dialect; - reads it from standard input.",
+            help="A query in the dialect of the engine; - reads it from standard input.",
         ),
     ] = None,
     *,
@@ -52,6 +54,14 @@ def sql(
             "default is the newest time at which all of them are complete.",
         ),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The engine: duckdb, or spark for answers over much data (it takes seconds to "
+            "start).",
+        ),
+    ] = "duckdb",
     wait: Wait = False,
     timeout: Timeout = None,
     limit: Limit = None,
@@ -69,13 +79,36 @@ def sql(
     """
     to = Destination(format, output, as_json=as_json, columns=None, where=None, limit=limit)
     run = partial(_run, as_of=as_of, wait=wait, timeout_us=timeout_us_of(timeout), to=to)
+    with _session(engine) as spark:
+        _answer_all(context, query, partial(run, spark=spark), output)
+
+
+@contextmanager
+def _session(engine: str) -> Iterator[LateSession | None]:
+    """Yield the Spark session of the command, which its first query starts; None for DuckDB."""
+    if engine not in ("duckdb", "spark"):
+        raise UsageError(f"--engine must be duckdb or spark, not {engine!r}")
+    if engine == "duckdb":
+        yield None
+        return
+    check_installed(instead="--engine duckdb")
+    spark = LateSession()
+    try:
+        yield spark
+    finally:
+        asyncio.run(spark.close())
+
+
+def _answer_all(
+    context: typer.Context, query: str | None, run: Callable[..., object], output: str | None
+) -> None:
     if query is None and sys.stdin.isatty() and is_terminal():
         if output is not None:
             raise UsageError("-o needs a query: tidelog sql 'SELECT ...' -o FILE")
         _converse(context, run)
         return
     text = sys.stdin.read() if query in (None, "-") else query
-    on_location(context, partial(run, query=text or ""))
+    on_location(context, partial(run, query=text or ""))  # type: ignore[arg-type]
 
 
 async def _run(
@@ -86,12 +119,16 @@ async def _run(
     wait: bool,
     timeout_us: int | None,
     to: Destination,
+    spark: LateSession | None,
 ) -> None:
     from tidelog.collection.formats.times import format_time, parse_time
-    from tidelog.collection.sql import answer
+    from tidelog.collection.sql import engine_of
 
     if as_of is not None:
         parse_time(as_of, what="--as-of", now_us=location.clock.now_us())
+    if spark is not None:
+        await location.clock.offload(spark.start)
+    answer = engine_of("duckdb" if spark is None else "spark")
     running = answer(location.collections, query, as_of, wait=wait, timeout_us=timeout_us)
     async with running as found:
         _check_types(found)

@@ -18,10 +18,11 @@ import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from importlib.util import find_spec
+from typing import Any, Final, Protocol, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -32,16 +33,19 @@ from tidelog.collection.collection import Collection
 from tidelog.collection.collections import Collections
 from tidelog.collection.following import checked_patience
 from tidelog.collection.formats.times import When, format_time
+from tidelog.core.arguments import quoted
 from tidelog.core.clock import Clock, run_all
 from tidelog.errors import AsOfNotComplete, TidelogError, UsageError
 from tidelog.persist.format.bounds import Box
 from tidelog.persist.format.duck import MEMORY_LIMIT
 from tidelog.persist.handle.listening import Patience
 from tidelog.persist.read.arrow_bounds import box_of_filter, columns_of
+from tidelog.persist.read.by_spark import spark_room
 from tidelog.persist.read.selection import ALL_ROWS, CheckedSelection, repeated
 from tidelog.persist.read.snapshot import start_after
 from tidelog.predicate.predicate import told_by
 
+ENGINES: Final = ("duckdb", "spark")
 BATCH_ROWS: Final = 65_536
 READ_AT_ONCE: Final = 8
 # DuckDB exports these types to Arrow with other values.
@@ -90,7 +94,7 @@ async def answer(
     run = _Run(collections.clock)
     try:
         tables = await run.call(partial(tables_of, query))
-        read, listed = await _opened(collections, tables)
+        read, listed = await opened_tables(collections, tables)
         time, later = await common_time(read, as_of, patience)
         scans = [_Scan(each, time, run) for each in read] + [
             _Scan(each, None, run) for each in listed
@@ -99,6 +103,38 @@ async def answer(
         yield SqlAnswer(schema=reader.schema, as_of=time, later=later, batches=run.batches(reader))
     finally:
         await run.close()
+
+
+class SqlEngine(Protocol):
+    """An engine: `answer`, or the same on Spark."""
+
+    def __call__(
+        self,
+        collections: Collections,
+        query: str,
+        as_of: When | None = None,
+        *,
+        wait: bool = False,
+        timeout_us: int | None = None,
+    ) -> AbstractAsyncContextManager[SqlAnswer]: ...
+
+
+def engine_of(name: str) -> SqlEngine:
+    """Return the engine of a name.
+
+    Raises:
+        UsageError: the name is not ``duckdb`` or ``spark``, or pyspark is not installed.
+    """
+    if name not in ENGINES:
+        raise UsageError(f"engine must be {' or '.join(ENGINES)}, not {quoted(name)}")
+    if name == "duckdb":
+        return answer
+    if find_spec("pyspark") is None:
+        raise UsageError(
+            "Spark is not installed: pip install 'tidelog[spark]', or leave out the engine"
+        )
+    found: SqlEngine = spark_room("sql").answer_on_spark
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +187,7 @@ def _uses(node: Any) -> Iterator[tuple[str, str]]:
             yield from _uses(child)
 
 
-async def _opened(
+async def opened_tables(
     collections: Collections, tables: TablesUsed
 ) -> tuple[list[Collection], list[Collection]]:
     """Open the collections that a query reads, and those that it only lists."""

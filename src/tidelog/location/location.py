@@ -250,8 +250,12 @@ class Location:
         as_of: When | None = None,
         wait: bool = False,
         timeout_us: int | None = None,
+        engine: str = "duckdb",
     ) -> SqlResult:
-        """Return the rows of a query over collections, in DuckDB's dialect.
+        """Return the rows of a query over collections, in the dialect of the engine.
+
+        The engine is ``duckdb``, in this process, or ``spark``: the active Spark session, or a new
+        one on this machine.
 
         All collections are read as of ``as_of``; by default, as of the newest time at which all of
         them are complete. Only the needed columns, parts and row groups are read. With ``wait``,
@@ -267,8 +271,9 @@ class Location:
         import pyarrow as pa
 
         from tidelog.collection.reading import SqlResult
-        from tidelog.collection.sql import answer
+        from tidelog.collection.sql import engine_of
 
+        answer = engine_of(engine)
         running = answer(self.collections, query, as_of, wait=wait, timeout_us=timeout_us)
         async with running as found:
             batches = [batch async for batch in found.batches]
