@@ -145,14 +145,14 @@ class Delta(Side):
 
     def version(self) -> int:
         self.table.update_incremental()
-        return self.table.version()
+        return int(self.table.version())
 
     def read(self, version: int | None = None, key: int | None = None) -> int:
         from deltalake import DeltaTable
 
         table = DeltaTable(str(self.folder), version=version)
         filters = None if key is None else [("k", "=", key)]
-        return table.to_pyarrow_table(filters=filters).num_rows
+        return int(table.to_pyarrow_table(filters=filters).num_rows)
 
 
 class Iceberg(Side):
