@@ -124,6 +124,29 @@ async def test_commits_between_staging_and_commit_are_seen(operation: str) -> No
     assert await texts(table) == [*kept, "new 2", "new 5"]
 
 
+@pytest.mark.parametrize(
+    ("operation", "key"), [("insert", []), ("insert", ["a"]), ("upsert", ["a"])]
+)
+async def test_two_committers_of_one_batch_write_one_of_them(
+    operation: str, key: list[str]
+) -> None:
+    """Two drivers of one checkpoint commit other rows at the same time; the second is skipped."""
+    store, clock = MemoryStore(), SwiftClock()
+    first = await (await lake_of(store, clock)).tables.create("k", SCHEMA, key=key)
+    second = await (await lake_of(store, clock)).tables.open("k")
+    rows = [
+        (table, [await staged(table, named(text, 1, 2))])
+        for table, text in ((first, "one"), (second, "two"))
+    ]
+    times = await asyncio.gather(
+        *(commit_staged(table, some, operation, token=(QUERY, 0)) for table, some in rows)
+    )
+
+    assert any(time is not None for time in times)
+    assert await texts(first) in (["one 1", "one 2"], ["two 1", "two 2"])
+    assert len(await first.history()) == 1
+
+
 async def test_a_delete_takes_keys_only() -> None:
     """Repeated and absent keys are no error; a row that came since the staging is deleted, too."""
     store, clock = MemoryStore(), SwiftClock()

@@ -88,6 +88,21 @@ def test_batches_without_rows_move_the_upper(spark: SparkSession, lake: Path) ->
     assert texts_in(lake, "plain") == Counter(["2.10"])
 
 
+def test_times_without_changes_pass_from_table_to_table(spark: SparkSession, lake: Path) -> None:
+    """A micro-batch of a stream of changes has no partition; Spark still runs one task."""
+    for rows in ([], [{"a": 1, "b": "one"}], []):
+        before = newest_in(lake, "keyed")
+        with tidelog.connect(str(lake)) as location:
+            location.table("plain").insert(rows)
+            location.table("plain").insert([])
+        changes = spark.readStream.format("tidelog").option("kind", "changes")
+        changes = changes.option("maxTimesPerTrigger", "1").option("location", str(lake))
+        run_available(writer_of(changes.load("plain").select("a", "b"), lake), "keyed")
+        assert newest_in(lake, "keyed") > before
+
+    assert texts_in(lake, "keyed") == Counter(["one"])
+
+
 def test_a_dataframe_without_tasks_moves_the_upper(spark: SparkSession, lake: Path) -> None:
     """A DataFrame with no partition at all is a commit, too."""
     before = newest_in(lake, "keyed")

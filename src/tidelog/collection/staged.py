@@ -21,7 +21,7 @@ from tidelog.collection.table.writes import TableWriter
 from tidelog.collection.tables import Table, scoped_token
 from tidelog.core.clock import Clock
 from tidelog.core.frontier import Frontier
-from tidelog.errors import UsageError
+from tidelog.errors import DataDiffers, UsageError
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.states.state import Token
 from tidelog.persist.transactions.committing import PartsTarget, rows_at, target_of, write_to
@@ -151,7 +151,10 @@ async def commit_staged(
     }
     if operation == INSERT and not table.info.key:
         commit = partial(table.writer.commit_parts, parts, token=scoped)
-        return (await table.registered(commit)).upper.time - 1
+        try:
+            return (await table.registered(commit)).upper.time - 1
+        except DataDiffers:
+            return None  # Another process has committed the token since the check above.
     keys = await table.clock.offload(lambda: _unpacked(staged, table.columns))
     change = await table.clock.offload(partial(staged_of, operation, keys, table.columns))
     writes = {shard: joined(shard, some) for shard, some in parts.items()}
