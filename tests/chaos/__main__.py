@@ -8,6 +8,7 @@ from pathlib import Path
 
 from chaos import checks
 from chaos.table_stream import check_killed
+from chaos.table_writer import run_followed_table
 
 
 def main() -> None:
@@ -18,6 +19,7 @@ def main() -> None:
     parser.add_argument("--merges", action="store_true", help="beside who merges and deletes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--follow", action="store_true", help="with a follower and maintenance")
+    parser.add_argument("--table", action="store_true", help="a followed table, not an ingest")
     parser.add_argument("--stream", action="store_true", help="a Spark stream between tables")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidelog-chaos-") as folder:
@@ -27,6 +29,8 @@ def main() -> None:
             return
         if given.two:
             report = checks.run_two(Path(folder), engine=given.engine, seed=given.seed)
+        elif given.table:
+            report = run_followed_table(Path(folder), kills=given.kills, seed=given.seed)
         elif given.follow:
             report = checks.run_followed(Path(folder), kills=given.kills, seed=given.seed)
         elif given.merges:

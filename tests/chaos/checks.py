@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,9 @@ class Report:
     won: tuple[int, ...] = ()
 
 
-def contents(collection: Collection, times: list[int]) -> list[Counter[Row]]:
+def contents(
+    collection: Collection, times: list[int], row_of: Callable[[dict[str, Any]], Row] = row_of
+) -> list[Counter[Row]]:
     """Return a collection's contents at each time, as counted rows."""
     found: list[Counter[Row]] = []
     for time in times:
@@ -159,10 +161,14 @@ def run_followed(
 class Follower(threading.Thread):
     """A thread that takes a snapshot, and all changes after it; ``reached`` is its upper."""
 
-    def __init__(self, url: str, last: int) -> None:
+    def __init__(
+        self, url: str, last: int, row_of: Callable[[dict[str, Any]], Row] = row_of
+    ) -> None:
         super().__init__(daemon=True)
         self.url = url
         self.last = last
+        self.row_of = row_of
+        self.began = threading.Event()
         self.first = 0
         self.reached = 0
         self.changes: list[tuple[int, Row, int]] = []
@@ -175,6 +181,7 @@ class Follower(threading.Thread):
             self._add(
                 {**row, "_time": base.as_of, "_diff": 1} for row in base.to_arrow().to_pylist()
             )
+            self.began.set()
             for step in collection.listen(base.as_of):
                 self._add(step.updates.to_pylist())
                 self.reached = step.upper.time
@@ -182,7 +189,7 @@ class Follower(threading.Thread):
                     return
 
     def _add(self, rows: Iterable[dict[str, Any]]) -> None:
-        self.changes += [(row["_time"], row_of(row), row["_diff"]) for row in rows]
+        self.changes += [(row["_time"], self.row_of(row), row["_diff"]) for row in rows]
 
     def at(self, time: int) -> Counter[Row]:
         """Return the contents at a time; a count below zero fails the comparison."""
