@@ -374,7 +374,7 @@ def test_a_source_dropped_while_it_is_ingested(
         (("--engine", "flink"), "--engine"),
         (("--max-bytes-per-tick", "many"), "--max-bytes-per-tick"),
         (("--max-bytes-per-tick", "0"), "--max-bytes-per-tick"),
-        (("--interval", "0"), "--interval"),
+        (("--follow", "--interval", "0"), "--interval must be from 100ms"),
         (("--folow",), "--folow"),
         (("--master", "host:7077"), "spark://HOST:7077"),
         (("--master", "spark://host"), "spark://HOST:7077"),

@@ -161,6 +161,8 @@ def test_what_lies_there_is_told(cli: Cli) -> None:
     assert [one["seqno"] for one in changes] == [1, 2, 3, 4, 5]
     assert changes[0]["changes"][0]["schema"][0] == {"name": "k", "type": "VARCHAR", "key": True}
     assert [one["changes"][0]["upper"] for one in changes[1:]] == [[1], [2], [3], [4]]
+    past = cli.done("shard", "diffs", "s", "--from", "6")
+    assert (past.out, past.err) == ("", "The shard 's' has no commit 6 yet, and no later one.\n")
     old = cli.done("shard", "state", "s", "--seqno", "3", "--json").object
     assert (old["seqno"], old["upper"], len(old["batches"])) == (3, 2, 2)
     assert cli.done("shard", "state", "s", "--json").object["upper"] == 4

@@ -261,6 +261,31 @@ async def test_a_commit_is_repeated_after_a_failure(at: int, fault: Fault) -> No
     assert await rows_of(lake, "giro") == {(1, 101): 1, (2, 201): 1}
 
 
+@pytest.mark.parametrize("fault", [Fault(told=False), Fault(happened=False)])
+async def test_a_commit_inside_its_block_is_repeated_after_the_block(fault: Fault) -> None:
+    """The error of the commit leaves the block, and its outcome must become known."""
+    store = CountedStore(MemoryStore())
+    lake = await bank(store)
+    tx = lake.transaction()
+
+    async def fail() -> None:
+        async with tx:
+            await tx.update("giro", set={"n": "n + 1"}, where="true")
+            store.faults = [fault] * 99
+            await tx.commit()
+
+    with pytest.raises(LocationError):
+        await fail()
+    store.faults.clear()
+    with pytest.raises(HandleError):
+        await tx.upsert("giro", dicts((1, 1)))
+    assert await tx.commit() == tx.time
+    with pytest.raises(HandleError):
+        await tx.commit()
+
+    assert await rows_of(lake, "giro") == {(1, 101): 1, (2, 201): 1}
+
+
 async def test_transact_runs_again_after_a_conflict() -> None:
     """Concurrent transfers lose no cent."""
     lake = await bank()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ from pyspark.sql import types as spark
 from tidelog.errors import AsOfNotComplete, UsageError
 from tidelog.spark.options import (
     HIDE,
+    SYNONYMS,
     OptionMissing,
     ReadSettings,
     SourceError,
@@ -48,6 +50,13 @@ def test_the_times_of_deltas_change_feed_are_both_inclusive() -> None:
     found = read_settings(told, {})
 
     assert (found.since, found.as_of) == (999, 2_000)
+
+
+def test_the_guide_names_the_options_of_delta_and_iceberg() -> None:
+    """A user of another table format finds the names that a read accepts."""
+    page = Path("docs/guides/spark.md").read_text()
+
+    assert [name for names in SYNONYMS.values() for name in names if f"`{name}`" not in page] == []
 
 
 def test_changes_have_times_of_their_own() -> None:

@@ -138,6 +138,18 @@ def wait_us(text: str, option: str, *, least: str = "0s", most: str = "36500d") 
     return found
 
 
+def interval_us(context: typer.Context, text: str, *, follow: bool) -> int:
+    """Return the microseconds of ``--interval``, the pause between two rounds of ``--follow``.
+
+    Raises:
+        UsageError: the text is not a duration, or the user passed it without ``--follow``.
+    """
+    source = context.get_parameter_source("interval")
+    if not follow and source is not None and source.name == "COMMANDLINE":
+        raise UsageError("--interval needs --follow: add --follow, or remove --interval")
+    return wait_us(text, "--interval", least="100ms")
+
+
 _SECONDS: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, Self
 
 import typer
 
-from tidelog.cli.command import AsJson, SourceName, on_location, wait_us
+from tidelog.cli.command import AsJson, SourceName, interval_us, on_location
 from tidelog.cli.engine import Conf, Master, check_engine, choose_engine, parse_conf
 from tidelog.cli.output import (
     bytes_text,
@@ -121,7 +121,7 @@ def ingest(
     settings = parse_conf(conf or [])
     engine = check_engine(engine, master=master, conf=conf or [])
     bytes_max = None if max_bytes_per_tick is None else parse_size(max_bytes_per_tick)
-    interval_us = wait_us(interval, "--interval", least="100ms")
+    pause_us = interval_us(context, interval, follow=follow)
     from tidelog.collection.formats.times import parse_duration_ms
 
     beat_us = 1_000 * parse_duration_ms(heartbeat, what="--heartbeat")
@@ -131,7 +131,7 @@ def ingest(
         master=master,
         conf=settings,
         follow=follow,
-        interval_us=interval_us,
+        interval_us=pause_us,
         heartbeat_us=beat_us,
         bytes_max=bytes_max,
         strict=strict,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.cli.command import AsJson, on_location, wait_us
+from tidelog.cli.command import AsJson, interval_us, on_location, wait_us
 from tidelog.cli.engine import Conf, Master, check_engine, parse_conf
 from tidelog.cli.keyed.describe import scrubbed_object, tell_scrubbed
 from tidelog.cli.output import (
@@ -86,7 +86,7 @@ def compact(
     hour deletes the old objects. In keyed logs, the command compacts new records into runs, and
     drops the segments that the retention does not keep.
     """
-    wait = wait_us(interval, "--interval", least="100ms")
+    wait = interval_us(context, interval, follow=follow)
     settings = parse_conf(conf or [])
     on_spark = check_engine(engine, master=master, conf=conf or []) == "spark"
 
@@ -205,7 +205,7 @@ def collect(
     """
     from tidelog.collection.formats.times import duration_text
 
-    wait = wait_us(interval, "--interval", least="100ms")
+    wait = interval_us(context, interval, follow=follow)
     after_us = wait_us(grace, "--grace")
 
     async def once(location: Location, turn: Turn) -> None:
@@ -282,7 +282,7 @@ def inspect(
     it), gone (a merge replaced it), young (no state names it yet), dead (no state will ever name
     it: tidelog collect --sweep) or other.
     """
-    wait = wait_us(interval, "--interval", least="100ms")
+    wait = interval_us(context, interval, follow=follow)
     shown = 0
 
     def write(fields: Sequence[Field]) -> None:
@@ -375,7 +375,7 @@ def scrub(
     """
     from tidelog.collection.maintenance import transactions_label
 
-    wait = wait_us(interval, "--interval", least="100ms")
+    wait = interval_us(context, interval, follow=follow)
 
     async def once(location: Location, turn: Turn) -> None:
         maintenance = location.maintenance

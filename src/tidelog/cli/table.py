@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -349,7 +350,7 @@ def drop(
     The rows become unreadable. 'tidelog collect' deletes their bytes.
     """
     if not yes:
-        on_location(context, lambda location: location.table(name))
+        on_location(context, partial(_check_droppable, name=name))
         ask_first(lambda: f"Drop the table {name!r} with all its history?", deed="drop the table")
     on_location(context, lambda location: location.tables.drop(name))
     show(
@@ -358,6 +359,12 @@ def drop(
         as_json=as_json,
         is_said=True,
     )
+
+
+async def _check_droppable(location: Location, *, name: str) -> None:
+    from tidelog.collection.catalog.catalog import plan_drop_table
+
+    plan_drop_table(await location.controller.catalog(), name)
 
 
 def history(

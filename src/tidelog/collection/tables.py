@@ -47,7 +47,7 @@ from tidelog.collection.table.placement import placed
 from tidelog.collection.table.reader import TableReader
 from tidelog.collection.table.writes import TableWriter, check_at
 from tidelog.consensus.port import Consensus
-from tidelog.core.arguments import check_kind, check_names, check_whole
+from tidelog.core.arguments import check_kind, check_names, check_whole, quoted
 from tidelog.core.clock import Clock, run_all
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import TABLES, ShardId, check_name, new_rendition_id, new_shard_id
@@ -493,9 +493,11 @@ class _Definition:
             UsageError: an argument is invalid.
         """
         key = [check_name_of_column(one) for one in check_names(self.key, "key")]
-        check_whole(self.shards, "shards")
-        if not 1 <= self.shards <= SHARDS_MAX:
-            raise UsageError(f"shards= must be from 1 to {SHARDS_MAX}", given=self.shards)
+        if type(self.shards) is not int or not 1 <= self.shards <= SHARDS_MAX:
+            raise UsageError(
+                f"shards= must be a whole number (int) from 1 to {SHARDS_MAX}",
+                found=quoted(self.shards),
+            )
         if self.retain_ms is not None:
             check_whole(self.retain_ms, "retain_ms")
         schema, now_us = table_schema(self.schema, key), clock.now_us()

@@ -134,7 +134,8 @@ class TableTransaction:
     ) -> None:
         if kind is None and not self._has_ended:
             await self.commit()
-        self._has_ended = True
+        # The answer of a commit can be lost. Then the caller may repeat it after the block.
+        self._has_ended = not self._is_sent or self._has_ended
 
     async def snapshot(
         self,
@@ -225,7 +226,8 @@ class TableTransaction:
     async def commit(self) -> int:
         """Commit all writes or nothing; return the time as of which they are visible.
 
-        After an error of the store, a second call commits them once. A transaction without writes
+        After an error of the store, a second call commits them once, also after the block of the
+        transaction. A transaction without writes
         needs no commit; the time is then the one at which it read.
 
         Raises:

@@ -24,6 +24,7 @@ from kit.table_writers import (
     transactions_of,
     writer,
 )
+from kit.tables import new_lake
 from tidelog.collection.table.changes import (
     TableChange,
     delete_of,
@@ -424,3 +425,19 @@ async def test_keys_of_each_type(dtype: pa.DataType, keys: list[Any]) -> None:
 
     assert after_upsert == wanted
     assert await stored() == wanted - Counter({(known[0], 3): 1})
+
+
+async def test_rows_without_a_key_come_in_the_order_of_their_columns() -> None:
+    """The guide promises the order, which does not depend on the writes."""
+    table = await (await new_lake()).tables.create("t", "b varchar, a bigint", shards=3)
+    await table.insert([{"b": None, "a": 1}, {"b": "y", "a": 1}, {"b": "x", "a": 2}])
+    await table.insert([{"b": "x", "a": 1}, {"b": "y"}])
+
+    found = (await (await table.snapshot()).to_arrow()).to_pylist()
+    assert [(row["b"], row["a"]) for row in found] == [
+        ("x", 1),
+        ("x", 2),
+        ("y", 1),
+        ("y", None),
+        (None, 1),
+    ]

@@ -453,6 +453,8 @@ def diffs(
         rolled = "" if rollup is None else f", rollup of {rollup}"
         lines.append(f"{one.seqno}  {time_text(one.record.at_us)}{rolled}\n")
         lines += [f"    {json.dumps(change, ensure_ascii=False)}\n" for change in changes]
+    if not objects:
+        say(f"The shard {name!r} has no commit {start} yet, and no later one.")
     show(objects, partial(write_text, "".join(lines)), as_json=as_json)
 
 

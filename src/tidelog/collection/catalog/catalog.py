@@ -331,7 +331,16 @@ def plan_drop_table(catalog: Catalog, name: str) -> list[Change]:
     Raises:
         NoSuchCollection: no table has the name.
     """
-    return _plan_drop_of(catalog, catalog.table(name))
+    try:
+        table = catalog.table(name)
+    except NoSuchCollection as error:
+        if not catalog.dropped:
+            raise
+        raise NoSuchCollection(
+            f"{error.sentence}; if a drop of {name!r} was interrupted, the table is dropped, and "
+            "'tidelog collect' deletes its objects"
+        ) from error
+    return _plan_drop_of(catalog, table)
 
 
 def _plan_drop_of(catalog: Catalog, writer: SourceInfo | TableInfo) -> list[Change]:
