@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,8 +19,9 @@ from kit.tables import SCHEMA, lake_of, new_lake, numbers_in, some_rows
 from tidelog.collection.staged import StagedRows, commit_staged, stage_rows, staging_area
 from tidelog.collection.table.inputs import tables_of
 from tidelog.collection.tables import Table
-from tidelog.errors import KeyExists, PartsSwept, TidelogError, UsageError
+from tidelog.errors import AsOfBeforeSince, KeyExists, PartsSwept, TidelogError, UsageError
 from tidelog.location import Location
+from tidelog.persist.transactions.committing import commit_written
 from tidelog.store.memory import MemoryStore
 from tidelog.testing import FaultyStore
 
@@ -178,6 +180,58 @@ async def test_a_later_batch_of_an_unknown_query_is_refused(operation: str) -> N
     await commit_staged(table, [], operation, token=(QUERY, 0))
     await commit_staged(table, rows, operation, token=(QUERY, 1), continues=True)
     assert await texts(table) == ["new 1"]
+
+
+@pytest.mark.parametrize("races", [1, 3])
+async def test_an_overwrite_takes_back_the_commits_that_come_first(
+    races: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other writers insert and delete before each of its tries; no row of theirs stays."""
+    store, clock = MemoryStore(), SwiftClock()
+    table = await keyed(await lake_of(store, clock))
+    await table.insert(named("old", *range(9)))
+    other = await (await lake_of(store, clock)).tables.open("k")
+    commit, tries = commit_written, iter(range(9))
+
+    async def late(*given: Any) -> Any:
+        number = next(tries)
+        if number < races:
+            await other.delete(keys=[number])
+            await other.insert(named("between", 20 + number))
+        return await commit(*given)
+
+    monkeypatch.setattr(f"{commit_staged.__module__}.commit_written", late)
+    await commit_staged(table, [await staged(table, named("new", 3, 99))], "overwrite")
+
+    assert next(tries) == races + 1
+    assert await texts(table) == ["new 3", "new 99"]
+    assert [commit.removed for commit in await table.history()][-1] == 9
+
+
+async def test_an_overwrite_begins_again_if_a_merge_hides_what_came_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A merge joins times before since, so the writer reads the contents again."""
+    table = await keyed(await new_lake())
+    await table.insert(named("old", 1, 2))
+    commit, refused = commit_written, iter([True, False])
+
+    async def late(*given: Any) -> Any:
+        if next(refused):
+            await table.insert(named("between", 7))
+            patched.setattr(type(table), "changes_of", _gone)
+        return await commit(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"{commit_staged.__module__}.commit_written", late)
+        await commit_staged(table, [await staged(table, named("new", 1))], "overwrite")
+    assert await texts(table) == ["new 1"]
+
+
+async def _gone(*given: Any) -> AsyncGenerator[pa.Table, None]:
+    if given:
+        raise AsOfBeforeSince("the time is no longer readable")
+    yield pa.table({})
 
 
 async def test_an_old_handle_never_inserts_a_key_twice() -> None:

@@ -8,28 +8,49 @@ Source: design page 6, "Tables"; decision 28, on parts that were written before 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 import pyarrow as pa
 
-from tidelog.collection.table.changes import DELETE, INSERT, UPSERT, staged_of
+from tidelog.collection.table.changes import (
+    DELETE,
+    INSERT,
+    OVERWRITE,
+    UPSERT,
+    check_keys_once,
+    negated,
+    staged_of,
+)
 from tidelog.collection.table.placement import placed
 from tidelog.collection.table.writes import TableWriter
 from tidelog.collection.tables import Table, scoped_token
-from tidelog.core.clock import Clock
+from tidelog.core.clock import Clock, backoff_us
 from tidelog.core.frontier import Frontier
-from tidelog.errors import DataDiffers, UsageError
+from tidelog.core.ids import new_writer_id
+from tidelog.errors import AsOfBeforeSince, ContentionError, DataDiffers, UsageError
 from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.read.selection import ALL_ROWS
 from tidelog.persist.states.state import Token
-from tidelog.persist.transactions.committing import PartsTarget, rows_at, target_of, write_to
-from tidelog.persist.transactions.next_time import joined
+from tidelog.persist.states.transition import Verdict
+from tidelog.persist.transactions.committing import (
+    NextTime,
+    PartsTarget,
+    commit_written,
+    earliest_time,
+    rows_at,
+    target_of,
+    write_to,
+)
+from tidelog.persist.transactions.next_time import Reads, joined
 from tidelog.persist.transactions.transition import TableParts
 from tidelog.store.port import Store
 
 BY_KEY: Final = (UPSERT, DELETE)
+OVERWRITES_MAX: Final = 50
 # Staged rows have this time until their commit moves them to its own.
 _SPAN: Final = (Frontier.at(0), Frontier.at(1))
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -145,21 +166,94 @@ async def commit_staged(
                 "belongs to another table: start the query with a new checkpoint",
                 batch=scoped[1],
             )
-    parts = {
+    try:
+        return await _commit(table, staged, operation, scoped)
+    except DataDiffers:
+        return None  # Another process has committed the token since the check above.
+
+
+async def _commit(
+    table: Table, staged: Sequence[StagedRows], operation: str, token: Token | None
+) -> int:
+    parts: dict[str, list[TableParts]] = {
         shard: [part for one in staged for part in one.parts.get(shard, [])]
         for shard in {shard for one in staged for shard in one.parts}
     }
     if operation == INSERT and not table.info.key:
-        commit = partial(table.writer.commit_parts, parts, token=scoped)
-        try:
-            return (await table.registered(commit)).upper.time - 1
-        except DataDiffers:
-            return None  # Another process has committed the token since the check above.
+        commit = partial(table.writer.commit_parts, parts, token=token)
+        return (await table.registered(commit)).upper.time - 1
     keys = await table.clock.offload(lambda: _unpacked(staged, table.columns))
+    if operation == OVERWRITE:
+        await table.clock.offload(partial(check_keys_once, keys, table.columns))
+        return await table.registered(partial(_overwrite, table, parts, token))
     change = await table.clock.offload(partial(staged_of, operation, keys, table.columns))
     writes = {shard: joined(shard, some) for shard, some in parts.items()}
     writer = TableWriter(reader=table.reader)
-    return await table.registered(partial(writer.write, change, token=scoped, staged=writes))
+    return await table.registered(partial(writer.write, change, token=token, staged=writes))
+
+
+async def _overwrite(
+    table: Table, parts: Mapping[str, Sequence[TableParts]], token: Token | None
+) -> int:
+    """Commit parts, and take back all other rows, which are read and written in pieces.
+
+    If another commit comes first, only its changes are taken back in addition.
+    """
+    transactions, reading = table.writer, table.reading(ALL_ROWS)
+    request = NextTime(
+        earliest=earliest_time(transactions, None),
+        token=token or (new_writer_id(table.clock), 0),
+        known_upper=transactions.state.upper,
+        named=token is not None,
+    )
+    taken: dict[str, list[TableParts]] = {}
+    since: int | None = None
+    for attempt in range(OVERWRITES_MAX):
+        until = await table.resolve_as_of(None)
+        try:
+            await _take_back(
+                table,
+                table.contents(reading, until)
+                if since is None
+                else table.changes_of(reading, since, until),
+                taken,
+            )
+        except AsOfBeforeSince:
+            since, taken = None, {}  # A merge no longer keeps the changes apart.
+            continue
+        since = until
+        writes: dict[str, TableParts] = {
+            shard.id: joined(shard.id, [*parts.get(shard.id, ()), *taken.get(shard.id, ())])
+            for shard in table.shards
+            if shard.id in parts or shard.id in taken
+        }
+        reads = Reads(upper=until + 1, shards={shard.id for shard in table.shards})
+        done = await commit_written(transactions, writes, replace(request, reads=reads))
+        if done.verdict is not Verdict.MISMATCH:
+            return done.upper.time - 1
+        await table.clock.sleep(backoff_us(attempt, table.clock))
+    raise ContentionError(
+        f"gave up after {OVERWRITES_MAX} tries: other commits to the table {table.name!r} kept "
+        "coming first; try again"
+    )
+
+
+async def _take_back(
+    table: Table, pieces: AsyncGenerator[pa.Table, None], taken: dict[str, list[TableParts]]
+) -> None:
+    """Write parts that take back rows, and add them to ``taken``."""
+    async with aclosing(pieces):
+        async for piece in pieces:
+            rows = await table.clock.offload(partial(_taken_back, piece, table.columns))
+            shares = placed(rows, table.columns, len(table.shards))
+            for shard, share in zip(table.shards, shares, strict=True):
+                if share.num_rows:
+                    part = await table.writer.write_parts(shard.id, share)
+                    taken.setdefault(shard.id, []).append(part)
+
+
+def _taken_back(piece: pa.Table, schema: ShardSchema) -> pa.Table:
+    return negated(piece.select(schema.contents.names).cast(schema.contents))
 
 
 def _packed(keys: pa.Table) -> bytes:

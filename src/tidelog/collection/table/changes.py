@@ -89,7 +89,7 @@ class Merge:
         places = self.lookup.places(old)
         found = [self.schema.contents.empty_table()]
         if self.when_matched != "ignore":
-            found.append(_negated(old))
+            found.append(negated(old))
         if self.when_matched == "update":
             # A row of a table without a key may occur several times.
             found.append(self.rows.take(places).append_column(DIFF, old.column(DIFF)))
@@ -108,7 +108,7 @@ class DeleteWhere:
     lookup: ByCondition
 
     def updates(self, old: pa.Table) -> pa.Table:
-        return _negated(old)
+        return negated(old)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,25 +129,24 @@ class UpdateWhere:
             for name, expression in self.set.items():
                 columns[name] = expression.values_in(sandbox, old)
         new = table_of(pa.table(columns), self.schema).append_column(DIFF, old.column(DIFF))
-        return consolidated(pa.concat_tables([_negated(old), new.cast(self.schema.contents)]))
+        return consolidated(pa.concat_tables([negated(old), new.cast(self.schema.contents)]))
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A write whose rows are parts already; its updates take back the rows of the lookup.
+    """A write by key whose rows are parts already; its updates take back the rows of the keys.
 
     Without ``replaces``, it is an insert: the rows of the lookup must not exist.
     """
 
     schema: ShardSchema
-    lookup: ByValues | ByCondition
+    lookup: ByValues
     replaces: bool
 
     def updates(self, old: pa.Table) -> pa.Table:
         if self.replaces:
-            return _negated(old)
-        if isinstance(self.lookup, ByValues):
-            check_absent(self.lookup, old)
+            return negated(old)
+        check_absent(self.lookup, old)
         return old.slice(0, 0)
 
 
@@ -250,18 +249,24 @@ def merge_of(
 
 
 def staged_of(operation: str, keys: pa.Table, schema: ShardSchema) -> Staged:
-    """Return a write of staged rows with some keys: insert, upsert, overwrite, or delete by keys.
+    """Return an insert, an upsert or a delete of staged rows with some keys.
 
     Raises:
         UsageError: a key occurs twice, except in a delete.
     """
     if operation == DELETE:
         return Staged(schema, distinct(keys), replaces=True)
+    return Staged(schema, _keys_once(keys, schema), replaces=operation == UPSERT)
+
+
+def check_keys_once(keys: pa.Table, schema: ShardSchema) -> None:
+    """Check that each key occurs once; a table without a key has none.
+
+    Raises:
+        UsageError: one occurs twice.
+    """
     if schema.key:
-        lookup = _keys_once(keys, schema)
-        if operation != OVERWRITE:
-            return Staged(schema, lookup, replaces=operation == UPSERT)
-    return Staged(schema, by_condition("true", schema), replaces=True)
+        _keys_once(keys, schema)
 
 
 def unread_keys(change: TableChange, updates: pa.Table) -> ByValues | None:
@@ -326,7 +331,8 @@ def _signed(rows: pa.Table, diff: int) -> pa.Table:
     return rows.append_column(DIFF, int64_array(np.full(rows.num_rows, diff, np.int64)))
 
 
-def _negated(old: pa.Table) -> pa.Table:
+def negated(old: pa.Table) -> pa.Table:
+    """Return rows with their diffs negated: the updates that take them back."""
     place = old.schema.get_field_index(DIFF)
     return old.set_column(place, old.schema.field(DIFF), int64_array(-int64_of(old, DIFF)))
 
