@@ -134,6 +134,7 @@ CASES: Final = {
     "table insert": Case("table insert t", MORE),
     "table upsert": Case("table upsert t", ROWS + MORE),
     "table update": Case("table update t --set \"t = t || 'x'\" --where 'n > 300'"),
+    "table merge": Case("table merge t --when-matched delete", ROWS + MORE),
     "table delete": Case("table delete t --where 'n > 300'"),
 }
 ONE_STEP: Final = {

@@ -58,7 +58,10 @@ def row_format_of(files: Sequence[Path], given: str | None) -> str:
     """
     if given is not None and given not in ROW_FORMATS:
         raise UsageError(f"--format must be one of {', '.join(ROW_FORMATS)}, not {given!r}")
-    formats = {_ENDINGS.get(file.suffix.lower(), "json") for file in files}
+    from tidelog.collection.formats.packed.packed import codec_of
+
+    plain = [Path(file.stem) if codec_of(str(file)) else file for file in files]
+    formats = {_ENDINGS.get(file.suffix.lower(), "json") for file in plain}
     if given is None and len(formats) > 1:
         raise UsageError(
             f"the files have several formats, {' and '.join(sorted(formats))}: append each format "

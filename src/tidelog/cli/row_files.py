@@ -1,5 +1,6 @@
 """Input of rows: files or standard input in json, csv, parquet or arrow, decoded table by table.
 
+Json is lines or one array. Text in files that end in ``.gz`` or ``.zst`` is compressed.
 Text is decoded like the text of sources (docs/guides/ingest-json.md, docs/guides/ingest-csv.md).
 But a record that does not fit stops the command, because the target cannot store bad rows.
 """
@@ -14,7 +15,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import IO, Any, BinaryIO, Final, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,10 +24,14 @@ from tidelog.cli.feed import chunks_of, opened
 from tidelog.collection.formats.csv.decode import header_names, header_of
 from tidelog.collection.formats.csv.guess import CsvOptions, guess_csv
 from tidelog.collection.formats.foreign import is_wide
+from tidelog.collection.formats.json.arrays import array_lines, array_mark
 from tidelog.collection.formats.lines import CsvDialect, record_ends
+from tidelog.collection.formats.packed.inflate import open_inflater
+from tidelog.collection.formats.packed.packed import Codec, codec_of
+from tidelog.collection.formats.packed.text import TORN_MEMBER
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import decode_range
-from tidelog.errors import UsageError
+from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.format.updates import conform
 
 READ_BYTES: Final = 8 * 1024 * 1024
@@ -64,10 +69,17 @@ class RowFiles:
             name = STDIN if is_stdin else str(path)
             with self._named(name), ExitStack() as stack:
                 descriptor = sys.stdin.fileno() if is_stdin else stack.enter_context(opened(path))
+                spooled = stack.enter_context(tempfile.TemporaryFile())
+                codec = codec_of(name)
                 if format in ("json", "csv"):
-                    found = self._text(descriptor, name, is_csv=format == "csv")
+                    pieces = _pieces(descriptor, codec, spooled)
+                    found = self._text(pieces, name, is_csv=format == "csv")
+                elif codec is not None:
+                    raise UsageError(
+                        f"{name}: only json and csv are read from compressed files: decompress it "
+                        f"first; {self.undone}"
+                    )
                 else:
-                    spooled = stack.enter_context(tempfile.TemporaryFile())
                     source = await _seekable(descriptor, spooled)
                     read = self._parquet if format == "parquet" else self._arrow
                     found = _each(
@@ -78,11 +90,12 @@ class RowFiles:
                         yield table
 
     async def _text(
-        self, descriptor: int, name: str, *, is_csv: bool
+        self, pieces: AsyncGenerator[bytes, None], name: str, *, is_csv: bool
     ) -> AsyncGenerator[pa.Table, None]:
         held, at, header = b"", 0, b""
         dialect = self.dialect if is_csv else None
-        async for chunk, is_last in _large(descriptor):
+        is_array, last = False, b""
+        async for chunk, is_last in _large(pieces):
             if not at and not held and is_wide(chunk):
                 raise UsageError(
                     f"{name} must be UTF-8, not UTF-16 or UTF-32: convert it, for example with "
@@ -92,10 +105,18 @@ class RowFiles:
             if is_csv and not header and held.strip():
                 dialect = dialect or self._guessed(held, name, is_cut=not is_last)
                 header = self._header(held if not is_last else held + b"\n", name, dialect)
-            ends = record_ends(held, dialect, final=is_last)
+            is_array = is_array or not (at or is_csv or array_mark(held) == b"")
+            lines = array_lines(held, inside=at > 0) if is_array else held
+            ends = record_ends(lines, dialect, final=is_last)
             cut = len(held) if is_last else int(ends[-1]) if len(ends) else 0
+            last = held.rstrip()[-1:] or last
+            if is_array and is_last and last != b"]":
+                raise UsageError(
+                    f"{name} begins with [, but is not one json array: its last ] is missing; "
+                    f"{self.undone}"
+                )
             if cut and not (is_csv and held.strip() == b""):
-                yield self._decoded(held[:cut], name, at, header, dialect)
+                yield self._decoded(lines[:cut], name, at, header, dialect)
             held, at = held[cut:], at + cut
             if len(held) > RECORD_BYTES_MAX:
                 raise UsageError(
@@ -224,16 +245,33 @@ class RowFiles:
         """Raise errors of libraries as errors that name the file."""
         try:
             yield
-        except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        except (pa.ArrowException, UnicodeDecodeError, OSError, CorruptionError) as error:
             reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             raise UsageError(f"{name} cannot be read: {reason}; {self.undone}") from error
 
 
-async def _large(descriptor: int) -> AsyncGenerator[tuple[bytes, bool], None]:
+async def _pieces(
+    descriptor: int, codec: Codec | None, spooled: IO[bytes]
+) -> AsyncGenerator[bytes, None]:
+    """Yield the text of an input; the bytes of a compressed pipe are copied into ``spooled``."""
+    if codec is None:
+        async with aclosing(chunks_of(descriptor)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+        return
+    with await _seekable(descriptor, spooled) as source:
+        inflater = open_inflater(cast("BinaryIO", source), codec, at=0, text_at=0)
+        while piece := inflater.read(READ_BYTES):
+            yield piece
+        if inflater.torn:
+            raise CorruptionError(TORN_MEMBER)
+
+
+async def _large(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[tuple[bytes, bool], None]:
     """Yield the input in large chunks, each with True if it is the last."""
     kept: list[bytes] = []
     size = 0
-    async with aclosing(chunks_of(descriptor)) as chunks:
+    async with aclosing(pieces) as chunks:
         async for chunk in chunks:
             kept.append(chunk)
             if (size := size + len(chunk)) >= READ_BYTES:

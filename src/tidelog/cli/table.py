@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -240,6 +240,69 @@ def upsert(
     done = _put(context, name, source, options, lambda table: table.upsert)
     counts = "" if done.added is None else f" ({done.added} added, {done.removed} removed)"
     done.show(f"{count_text(done.rows, 'row')} upserted{counts}", as_json=as_json)
+
+
+@app.command("merge")
+def merge(
+    context: typer.Context,
+    name: TableName,
+    files: RowFiles = None,
+    *,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMNS",
+            help="The columns to compare, with commas between them. The default is the key.",
+        ),
+    ] = None,
+    when_matched: Annotated[
+        Literal["update", "delete", "ignore"],
+        typer.Option(help="The action for rows of the table that match."),
+    ] = "update",
+    when_not_matched: Annotated[
+        Literal["insert", "ignore"],
+        typer.Option(help="The action for rows of the files that match no row."),
+    ] = "insert",
+    format: RowFormat = None,
+    at: At = None,
+    token: TokenText = None,
+    delimiter: Delimiter = None,
+    quote: Quote = None,
+    null: Null = None,
+    date_format: DateFormat = None,
+    timestamp_format: TimestampFormat = None,
+    header: Header = None,
+    multiline: Multiline = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare rows with those of a table, and update, delete or insert rows, in one commit.
+
+    As in SQL, a null matches nothing. All rows must fit into memory.
+    """
+    columns = None if on is None else split_names(on)
+    source = RowSource.of(
+        files,
+        format,
+        csv_options(
+            delimiter=delimiter,
+            quote=quote,
+            null=null,
+            date_format=date_format,
+            timestamp_format=timestamp_format,
+            header=header,
+            multiline=multiline,
+        ),
+    )
+    options = WriteOptions.of(at, token)
+
+    def verb(table: Table) -> Callable[..., Awaitable[int]]:
+        return partial(
+            table.merge, on=columns, when_matched=when_matched, when_not_matched=when_not_matched
+        )
+
+    done = _put(context, name, source, options, verb, needed=columns or ())
+    counts = "" if done.added is None else f" ({done.added} added, {done.removed} removed)"
+    done.show(f"{count_text(done.rows, 'row')} merged{counts}", as_json=as_json)
 
 
 @app.command("delete")
@@ -475,11 +538,13 @@ def _put(
     source: RowSource,
     options: WriteOptions,
     verb: Callable[[Table], Callable[..., Awaitable[int]]],
+    *,
+    needed: Sequence[str] = (),
 ) -> _Written:
     """Write the rows of a source in one commit, by the method that ``verb`` returns."""
 
     async def write(table: Table) -> tuple[int, int]:
-        rows = await source.rows(table.columns)
+        rows = await source.rows(table.columns, needed=needed)
         return await verb(table)(rows, at=options.at, token=options.token), rows.num_rows
 
     return _written(context, name, write)

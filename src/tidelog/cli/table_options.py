@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,8 +139,8 @@ class RowSource:
         check_row_input(files or [])
         return RowSource(files or [], kind, csv)
 
-    async def rows(self, schema: ShardSchema) -> pa.Table:
-        """Read all rows; columns that are not in the key may be absent.
+    async def rows(self, schema: ShardSchema, *, needed: Sequence[str] = ()) -> pa.Table:
+        """Read all rows; columns that are not ``needed`` and not in the key may be absent.
 
         Raises:
             UsageError: a file cannot be read, or a row does not fit.
@@ -152,7 +153,7 @@ class RowSource:
         wanted = pa.schema([field.with_nullable(True) for field in schema.data])
         reader = RowFiles(
             wanted=wanted,
-            optional=frozenset(schema.names) - {*schema.key},
+            optional=frozenset(schema.names) - {*schema.key, *needed},
             csv=self.csv,
             owner="table",
             undone="nothing was written",
