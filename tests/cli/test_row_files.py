@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 from pathlib import Path
@@ -75,10 +74,11 @@ def test_compressed_text_is_read(prices: Cli, suffix: str, format: str) -> None:
         ("a.json", b'[{"id": 1}, 7]', "does not fit"),
         ("a.json", b'[{"id": 1}, {"id": [1]', "does not fit"),
         ("a.json", b'[{"id": 1, "x": 2}]', "'x' is not a column"),
-        ("a.json.gz", gzip.compress(array_of(ROWS))[:-20], "compressed data is incomplete"),
+        ("a.json.gz", packed(array_of(ROWS), ".gz")[:-20], "compressed data is incomplete"),
         ("a.csv.gz", b"id,item\n1,a\n", "cannot be read"),
-        ("a.parquet.gz", gzip.compress(b"PAR1"), "decompress it first"),
+        ("a.parquet.gz", packed(b"PAR1", ".gz"), "decompress it first"),
     ],
+    ids=range(8),
 )
 def test_a_damaged_file_writes_nothing(
     prices: Cli, tmp_path: Path, name: str, data: bytes, words: str
