@@ -40,6 +40,7 @@ from sim.workloads.race import simulate_pin_race, simulate_race
 from sim.workloads.schemas import simulate_schemas
 from sim.workloads.shard import simulate_shard
 from sim.workloads.slot import SlotScenario, simulate_slots
+from sim.workloads.tables import simulate_tables
 from sim.workloads.transactions import simulate_transactions
 
 SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
@@ -56,6 +57,7 @@ SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
     "transactions": simulate_transactions,
     "inserts": simulate_inserts,
     "commits": simulate_commits,
+    "tables": simulate_tables,
     "schemas": simulate_schemas,
     "keyed": simulate_keyed,
 }
