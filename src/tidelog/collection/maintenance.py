@@ -305,8 +305,12 @@ class Maintenance:
         if not shard.machine.history.is_settled:
             await shard.machine.settle()
         kept = {rollup.path for rollup in shard.machine.history.rollups}
+        newest = max(kept, default="")
         there = [entry.key async for entry in self.store.list(f"shard/{shard.id}/")]
-        left = [key for key in there if key not in kept]
+        # Another collector may be about to name a later rollup; its path sorts after the newest.
+        left = [
+            key for key in there if key not in kept and not ("/rollup/" in key and key > newest)
+        ]
         if left:
             await self.store.delete(left)
         return len(left)
