@@ -1,373 +1,414 @@
-"""Tables next to delta-rs and pyiceberg: commits, upserts, reads, and writers of single rows.
+"""Tables in one process and in many, next to delta-rs and pyiceberg.
 
-All sides have the same rows on this machine's disk, and take turns in each round. delta-rs and
-pyiceberg take part if the packages ``deltalake`` and ``pyiceberg[sql-sqlite]`` are installed; the
-catalog of pyiceberg is a SQLite file. A ratio is the median over the rounds of our time to the best
-other one: below 1, tidelog is faster.
+All sides have the same rows at one place: this machine's disk, or with --s3 an S3 server on
+loopback. They take turns, and each read opens its table again. Sides whose package (deltalake, or
+pyiceberg with SQLite) is not installed are left out. A table of pyiceberg has its catalog in an
+SQLite file of the run, also with --s3.
 
-    python bench/tables.py [--rows N] [--commits N] [--rounds N] [--inserts N] [--processes N]
+The last column compares with the best of the others: its median over ours, or our rate over its
+rate. Above 1, tidelog is ahead.
+
+    python bench/tables.py [--s3] [--commits N] [--keys N] [--rounds N] [--processes N]
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import logging
 import multiprocessing
-import shutil
 import statistics
 import tempfile
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
+from urllib.parse import parse_qs
 
 import numpy as np
 import pyarrow as pa
 
 import tidelog
+from bulk import COMMIT_ROWS, expect, has_delta, made
 from figures import percentile, print_table, seconds_of, side_by_side
+from kit.s3_servers import SeaweedServer
+from log_throughput import plain_store, within
+from tidelog.errors import ContentionError
 
-SCHEMA = "k bigint, n bigint, v double, text varchar"
-COMMIT_ROWS = 1_000
-UPSERT_ROWS = 10_000
-TRIES_MAX = 10_000
-
-
-def made(keys: np.ndarray[Any, np.dtype[np.int64]], seed: int) -> pa.Table:
-    """Return rows with some keys, a random number, a random float and text."""
-    rng = np.random.default_rng(seed)
-    words = pa.array([f"note {n} of many" for n in range(10_000)])
-    columns = [
-        pa.array(keys),
-        pa.array(rng.integers(0, 2**40, len(keys))),
-        pa.array(rng.random(len(keys))),
-        words.take(rng.integers(0, 10_000, len(keys))),
-    ]
-    return pa.table(columns, ["k", "n", "v", "text"])
+SCHEMA = made(0, 1).schema
+logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # It warns of each lost race.
+UPSERTED = 10_000
+ICEBERG_ROWS_MAX = 50_000  # Into 20,000 rows, an upsert takes 2 s.
+WINDOW = 20  # Commits that are measured after each length of history.
+EARLY = 10
+BEGIN_S = 300
 
 
-def some_keys(count: int, among: int, seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.random.default_rng(seed).choice(among, count, replace=False)
-
-
+@dataclass(slots=True)
 class Side(ABC):
-    """A table in a folder. A handle stays open, as in a program that writes again and again."""
+    """One table of one system, in a folder or below a prefix of S3; handles open at first use."""
 
-    name: ClassVar[str]
+    url: str
+    catalog: Path
+    key: bool = False
+    _handle: Any = field(init=False, default=None)
 
-    def __init__(self, folder: Path, *, keyed: bool = False, create: bool = False) -> None:
-        self.folder = folder / self.name
-        self.keyed = keyed
-        if create:
-            self.folder.mkdir(parents=True)
-            self.create()
-        self.open()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.url, self.catalog, self.key)
+
+    @property
+    def handle(self) -> Any:
+        if self._handle is None:
+            self._handle = self.opened()
+        return self._handle
+
+    @property
+    def bare(self) -> str:
+        return self.url.partition("?")[0]
+
+    def options(self) -> dict[str, str]:
+        """Return the parameters of the S3 server; none on disk."""
+        return {name: each[0] for name, each in parse_qs(self.url.partition("?")[2]).items()}
+
+    def reopened(self) -> Side:
+        return type(self)(self.url, self.catalog, self.key)
+
+    def stored(self) -> int:
+        """Return the bytes of all stored objects."""
+        pages = plain_store(self.url).list()
+        return sum(entry["size"] for page in pages for entry in page)
 
     @abstractmethod
-    def create(self) -> None:
-        """Create the table."""
+    def create(self) -> None: ...
 
     @abstractmethod
-    def open(self) -> None:
-        """Open the table."""
+    def opened(self) -> Any: ...
 
     @abstractmethod
     def append(self, rows: pa.Table) -> None:
-        """Add rows in one commit."""
+        """Add rows, again until no other writer is in the way."""
 
     @abstractmethod
-    def upsert(self, rows: pa.Table) -> None:
-        """Replace or add rows by their key in one commit."""
+    def upsert(self, rows: pa.Table) -> None: ...
 
     @abstractmethod
-    def version(self) -> Any:
-        """Return the present version, for `read`."""
+    def version(self) -> int:
+        """Return the newest version, as which `read` can read later."""
 
     @abstractmethod
-    def read(self, version: Any = None, key: int | None = None) -> int:
-        """Return the number of rows, all of which are read, also in a new handle."""
-
-    def stored_bytes(self) -> int:
-        return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+    def read(self, version: int | None = None, *, below: int | None = None) -> pa.Table:
+        """Return all rows of a version, or those whose k is below a number."""
 
 
 class Tidelog(Side):
     """A table of tidelog."""
 
-    name = "tidelog"
-
     def create(self) -> None:
-        with tidelog.connect(str(self.folder), create=True) as lake:
-            lake.tables.create("t", SCHEMA, key=["k"] if self.keyed else [])
+        with tidelog.connect(self.url, create=True) as lake:
+            lake.tables.create("rows", SCHEMA, key=["k"] if self.key else [])
 
-    def open(self) -> None:
-        self.table = tidelog.connect(str(self.folder)).table("t")
+    def opened(self) -> Any:
+        return tidelog.connect(self.url).table("rows")
 
     def append(self, rows: pa.Table) -> None:
-        self.table.insert(rows)
+        while True:
+            with suppress(ContentionError):
+                self.handle.insert(rows)
+                return
 
     def upsert(self, rows: pa.Table) -> None:
-        self.table.upsert(rows)
+        self.handle.upsert(rows)
 
     def version(self) -> int:
-        return self.table.snapshot().as_of
+        return int(self.handle.snapshot().as_of)
 
-    def read(self, version: int | None = None, key: int | None = None) -> int:
-        with tidelog.connect(str(self.folder)) as lake:
-            where = None if key is None else f"k = {key}"
-            return lake.table("t").snapshot(version, where=where).to_arrow().num_rows
+    def read(self, version: int | None = None, *, below: int | None = None) -> pa.Table:
+        where = None if below is None else f"k < {below}"
+        found: pa.Table = self.handle.snapshot(version, where=where).to_arrow()
+        return found
 
 
 class Delta(Side):
-    """A Delta table, written by delta-rs."""
+    """A Delta table of delta-rs, which tries a blind append again by itself."""
 
-    name = "delta-rs"
+    def options(self) -> dict[str, str]:
+        given = {f"aws_{name}": value for name, value in Side.options(self).items()}
+        return {**given, "aws_allow_http": "true", "conditional_put": "etag"} if given else {}
 
     def create(self) -> None:
-        from deltalake import write_deltalake
-
-        write_deltalake(str(self.folder), made(np.arange(0), 0))
-
-    def open(self) -> None:
         from deltalake import DeltaTable
 
-        self.table = DeltaTable(str(self.folder))
+        DeltaTable.create(self.bare, SCHEMA, storage_options=self.options())
+
+    def opened(self, version: int | None = None) -> Any:
+        from deltalake import DeltaTable
+
+        return DeltaTable(self.bare, version=version, storage_options=self.options())
 
     def append(self, rows: pa.Table) -> None:
         from deltalake import write_deltalake
+        from deltalake.exceptions import CommitFailedError
 
-        write_deltalake(self.table, rows, mode="append")
+        while True:
+            with suppress(CommitFailedError):
+                write_deltalake(self.handle, rows, mode="append")
+                return
 
     def upsert(self, rows: pa.Table) -> None:
-        merge = self.table.merge(rows, "t.k = s.k", source_alias="s", target_alias="t")
+        merge = self.handle.merge(rows, "t.k = s.k", source_alias="s", target_alias="t")
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
     def version(self) -> int:
-        self.table.update_incremental()
-        return int(self.table.version())
+        self.handle.update_incremental()
+        return int(self.handle.version())
 
-    def read(self, version: int | None = None, key: int | None = None) -> int:
-        from deltalake import DeltaTable
-
-        table = DeltaTable(str(self.folder), version=version)
-        filters = None if key is None else [("k", "=", key)]
-        return int(table.to_pyarrow_table(filters=filters).num_rows)
+    def read(self, version: int | None = None, *, below: int | None = None) -> pa.Table:
+        table = self.handle if version is None else self.opened(version)
+        filters = None if below is None else [("k", "<", below)]
+        found: pa.Table = table.to_pyarrow_table(filters=filters)
+        return found
 
 
 class Iceberg(Side):
-    """An Iceberg table, written by pyiceberg."""
+    """An Iceberg table of pyiceberg; a writer who loses a race tries again."""
 
-    name = "pyiceberg"
+    def options(self) -> dict[str, str]:
+        given = Side.options(self)
+        return {f"s3.{name.replace('_', '-')}": value for name, value in given.items()} | (
+            {"s3.access-key-id": given["access_key_id"]} if given else {}
+        )
 
-    @property
-    def catalog(self) -> Any:
+    def _catalog(self) -> Any:
         from pyiceberg.catalog.sql import SqlCatalog
 
-        uri, warehouse = f"sqlite:///{self.folder}/catalog.db", self.folder.as_uri()
-        return SqlCatalog("bench", uri=uri, warehouse=warehouse)
+        where = f"sqlite:///{self.catalog}?timeout=60"
+        return SqlCatalog("bench", uri=where, warehouse=self.bare, **self.options())
 
     def create(self) -> None:
-        catalog = self.catalog
+        catalog = self._catalog()
         catalog.create_namespace("bench")
-        catalog.create_table("bench.t", made(np.arange(0), 0).schema)
+        catalog.create_table("bench.rows", SCHEMA)
 
-    def open(self) -> None:
-        self.table = self.catalog.load_table("bench.t")
+    def opened(self) -> Any:
+        return self._catalog().load_table("bench.rows")
 
     def append(self, rows: pa.Table) -> None:
         from pyiceberg.exceptions import CommitFailedException
+        from sqlalchemy.exc import OperationalError
 
-        # Its own tries are few; a program with other writers tries again.
-        for _ in range(TRIES_MAX):
-            try:
-                self.table.append(rows)
-            except CommitFailedException:
-                self.table.refresh()
-            else:
+        while True:
+            with suppress(CommitFailedException, OperationalError):
+                self.handle.append(rows)
                 return
-        raise SystemExit("pyiceberg lost every race")
+            self.handle.refresh()
 
     def upsert(self, rows: pa.Table) -> None:
-        self.table.upsert(rows, join_cols=["k"])
+        self.handle.upsert(rows, join_cols=["k"])
 
     def version(self) -> int:
-        return int(self.table.refresh().current_snapshot().snapshot_id)
+        return int(self.handle.refresh().current_snapshot().snapshot_id)
 
-    def read(self, version: int | None = None, key: int | None = None) -> int:
-        table = self.catalog.load_table("bench.t")
-        where = {} if key is None else {"row_filter": f"k == {key}"}
-        return int(table.scan(snapshot_id=version, **where).to_arrow().num_rows)
-
-
-Kind = type[Tidelog] | type[Delta] | type[Iceberg]
-PACKAGES: dict[Kind, str] = {Tidelog: "tidelog", Delta: "deltalake", Iceberg: "pyiceberg"}
-SIDES = [side for side, package in PACKAGES.items() if importlib.util.find_spec(package)]
+    def read(self, version: int | None = None, *, below: int | None = None) -> pa.Table:
+        where = "true" if below is None else f"k < {below}"
+        found: pa.Table = self.handle.scan(where, snapshot_id=version).to_arrow()
+        return found
 
 
+def kinds() -> dict[str, type[Side]]:
+    """Return the sides whose packages are installed."""
+    found: dict[str, type[Side]] = {"tidelog": Tidelog}
+    if has_delta():
+        found["delta-rs"] = Delta
+    if importlib.util.find_spec("pyiceberg") and importlib.util.find_spec("sqlalchemy"):
+        found["pyiceberg"] = Iceberg
+    return found
+
+
+_barrier: Barrier | None = None
+
+
+def _begin_worker(barrier: Barrier) -> None:
+    global _barrier  # noqa: PLW0603 - a process of the pool gets it once
+    _barrier = barrier
+
+
+def insert_for(side: Side, seconds: float) -> float:
+    """Insert rows one by one, beside the other processes; return the rows a second."""
+    side.append(made(0, 1))
+    if _barrier is not None:
+        _barrier.wait(timeout=BEGIN_S)  # If a process fails, the others end too.
+    begun = time.perf_counter()
+    for number in count(1):
+        side.append(made(number, 1))
+        if (elapsed := time.perf_counter() - begun) >= seconds:
+            return number / elapsed
+    raise AssertionError
+
+
+@dataclass(slots=True)
 class Bench:
-    """The measured lines, each with the values of each side by its name."""
+    """The measured lines: a name, and the values of each side in each round."""
 
-    def __init__(self, folder: Path, rounds: int) -> None:
-        self.folder = folder
-        self.rounds = rounds
-        self.lines: list[list[str]] = []
+    url: str
+    folder: Path
+    rounds: int
+    lines: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
-    def sides(self, name: str, *, keyed: bool = False) -> dict[str, Side]:
-        folder = self.folder / name
-        return {side.name: side(folder, keyed=keyed, create=True) for side in SIDES}
+    def sides(self, name: str, *, key: bool = False) -> dict[str, Side]:
+        """Create an empty table of each side."""
+        found = {
+            kind: make(within(self.url, f"{name}-{kind}"), self.folder / f"{name}.db", key)
+            for kind, make in kinds().items()
+        }
+        for side in found.values():
+            side.create()
+        return found
 
-    def measure(
-        self, name: str, works: Mapping[str, Callable[[], float]], unit: str = "ms"
-    ) -> None:
-        """Run the works in turn, and add a line of their medians."""
-        self.add(name, side_by_side(works, self.rounds), unit)
+    def measure(self, line: str, works: Mapping[str, Callable[[], object]]) -> None:
+        timed = {name: partial(seconds_of, work) for name, work in works.items()}
+        side_by_side(timed, 1)
+        self.lines[f"{line}, s"] = side_by_side(timed, self.rounds)
 
-    def add(self, name: str, found: dict[str, list[float]], unit: str = "ms") -> None:
-        factor = 1_000 if unit == "ms" else 1
-        shown = [
-            f"{factor * statistics.median(found[side.name]):,.1f}" if side.name in found else ""
-            for side in SIDES
-        ]
-        ours = found[Tidelog.name]
-        others = [values for name, values in found.items() if name != Tidelog.name]
-        best = min(others, key=statistics.median) if others else ours
-        ratio = statistics.median(a / b for a, b in zip(ours, best, strict=True))
-        self.lines.append([f"{name}, {unit}", *shown, f"{ratio:.2f}" if others else ""])
-
-    def commits(self, count: int) -> None:
-        """Measure commits of 1,000 rows, early and late in the history, and reads after them."""
+    def commits(self, length: int) -> None:
+        """Measure commits of many rows, then the reads of their table."""
         sides = self.sides("commits")
         seconds: dict[str, list[float]] = {name: [] for name in sides}
-        middles: dict[str, Any] = {}
-        for number in range(count):
-            rows = made(np.arange(number * COMMIT_ROWS, (number + 1) * COMMIT_ROWS), number)
+        middle = {}
+        for number in range(length + WINDOW):
+            rows = made(number * COMMIT_ROWS, COMMIT_ROWS)
             for name, side in sides.items():
                 seconds[name].append(seconds_of(partial(side.append, rows)))
-                if number == count // 2:
-                    middles[name] = side.version()
-        last = max(10, count // 6)
-        for title, first, limit in (("first", 1, last + 1), ("last", count - last, count)):
-            some = {name: found[first:limit] for name, found in seconds.items()}
-            self.add(f"commit of 1,000 rows, the {title} {last} of {count}: p50", some)
-            p95 = {name: [percentile(found, 0.95)] for name, found in some.items()}
-            self.add("the same: p95", p95)
-        for title, wanted in (
-            ("open and read all", {name: {} for name in sides}),
-            ("open and read as of the middle", {n: {"version": middles[n]} for n in sides}),
-            ("open and read one key", {name: {"key": 7 * COMMIT_ROWS + 7} for name in sides}),
-        ):
-            works = {
-                name: partial(seconds_of, partial(side.read, **wanted[name]))
-                for name, side in sides.items()
-            }
-            self.measure(f"{title} after {count} commits", works)
-        found = {name: [side.stored_bytes() / 1e6] for name, side in sides.items()}
-        self.add("bytes stored then", found, "MB")
+                if number == length // 2:
+                    middle[name] = side.version()
+        for history in (EARLY, length):
+            some = {name: each[history : history + WINDOW] for name, each in seconds.items()}
+            for share in (0.5, 0.95):
+                line = f"commit after {history}, p{share * 100:.0f}, s"
+                self.lines[line] = {n: [percentile(each, share)] for n, each in some.items()}
+        self.reads("commits", sides, (length + WINDOW) * COMMIT_ROWS)
+        past = (length // 2 + 1) * COMMIT_ROWS
+        self.measure(
+            "read as of the middle",
+            {n: partial(read, side, past, middle[n]) for n, side in sides.items()},
+        )
+
+    def reads(self, line: str, sides: dict[str, Side], rows: int) -> None:
+        """Measure reads of all rows and of a few, and the stored bytes."""
+        self.measure(f"read {line}", {n: partial(read, side, rows) for n, side in sides.items()})
+        few = {n: partial(read, side, 100, below=100) for n, side in sides.items()}
+        self.measure(f"read 100 rows of {line}", few)
+        self.lines[f"{line}, MB stored"] = {n: [s.stored() / 1e6] for n, s in sides.items()}
 
     def upserts(self, rows: int) -> None:
-        """Measure upserts of 10,000 random keys; pyiceberg would take minutes for each."""
-        sides = self.sides("upserts", keyed=True)
-        sides.pop(Iceberg.name, None)
+        """Measure upserts of random keys, half of which exist, into many rows.
+
+        pyiceberg takes seconds for each upsert, so it takes part with few rows only.
+        """
+        sides = self.sides("upserts", key=True)
+        if rows > ICEBERG_ROWS_MAX:
+            sides.pop("pyiceberg", None)
         for side in sides.values():
-            side.append(made(np.arange(rows), 0))
-        numbers = iter(range(1, 10**9))
+            side.append(made(0, rows))
+        rng, total = np.random.default_rng(7), set(range(rows))
 
-        def upserted(side: Side, seed: int) -> float:
-            given = made(some_keys(UPSERT_ROWS, rows, seed), seed)
-            return seconds_of(partial(side.upsert, given))
+        def upserted() -> dict[str, float]:
+            keys = rng.choice(2 * rows, UPSERTED, replace=False)
+            total.update(keys.tolist())
+            given = made(rows, UPSERTED).set_column(0, "k", pa.array(keys))
+            return {n: seconds_of(partial(side.upsert, given)) for n, side in sides.items()}
 
-        found: dict[str, list[float]] = {name: [] for name in sides}
-        for _ in range(self.rounds):
-            seed = next(numbers)
-            for name, side in sides.items():
-                found[name].append(upserted(side, seed))
-        self.add(f"upsert 10,000 keys into {rows:,} rows", found)
-        for name, side in sides.items():
-            if side.read() != rows:
-                raise SystemExit(f"{name} lost or doubled rows")
+        each = [upserted() for _ in range(self.rounds + 1)][1:]
+        line = f"upsert {UPSERTED:,} keys into {rows:,}, s"
+        self.lines[line] = {n: [one[n] for one in each] for n in sides}
+        self.reads("upserted rows", sides, len(total))
 
-    def readable(self) -> None:
-        """Measure the time from an insert of one row to its read in a new handle."""
-        sides, number = self.sides("readable"), iter(range(10**9))
+    def inserts(self, processes: int, seconds: float) -> None:
+        """Measure inserts of single rows, and how soon another handle reads them."""
+        readable = self.sides("readable")
+        numbers = count()
 
-        def work(side: Side) -> float:
-            key = next(number)
+        def inserted(side: Side) -> None:
+            side.append(made(next(numbers), 1))
+            side.reopened().read(below=1)
 
-            def until_read() -> None:
-                side.append(made(np.array([key]), key))
-                if side.read(key=key) != 1:
-                    raise SystemExit(f"{side.name} does not read its own insert")
+        works = {n: partial(inserted, side) for n, side in readable.items()}
+        self.measure("insert, then read by a new handle", works)
+        alone = self.sides("alone")
+        rates = {n: partial(insert_for, side, seconds) for n, side in alone.items()}
+        self.lines["inserts a second, 1 process"] = side_by_side(rates, self.rounds)
+        spawn = multiprocessing.get_context("spawn")
+        together = self.sides("together")
+        with ProcessPoolExecutor(
+            processes, spawn, _begin_worker, (spawn.Barrier(processes),)
+        ) as pool:
 
-            return seconds_of(until_read)
+            def rate(side: Side) -> float:
+                return sum(pool.map(insert_for, [side] * processes, [seconds] * processes))
 
-        self.measure("insert one row, and read it", {n: partial(work, s) for n, s in sides.items()})
-
-    def inserts(self, each: int, processes: int) -> None:
-        """Measure single-row inserts of some processes; the unit is the time of one row."""
-        found: dict[str, list[float]] = {side.name: [] for side in SIDES}
-        for number in range(self.rounds):
-            for side in SIDES:
-                folder = self.folder / f"inserts{processes}.{number}"
-                table = side(folder, create=True)
-                seconds = _inserted(side, folder, each, processes)
-                if table.read() != each * processes:
-                    raise SystemExit(f"{side.name} lost or doubled rows")
-                found[side.name].append(seconds / (each * processes))
-                shutil.rmtree(folder)
-        what = "one process" if processes == 1 else f"{processes} processes"
-        self.add(f"one insert of a row, {what}", found)
+            rates = {n: partial(rate, side) for n, side in together.items()}
+            line = f"inserts a second, {processes} processes"
+            self.lines[line] = side_by_side(rates, self.rounds)
 
     def show(self) -> None:
-        print_table(["", *(side.name for side in SIDES), "ratio to the best other"], self.lines)
+        names = [*kinds()]
+        rows = []
+        for line, found in self.lines.items():
+            medians = {name: statistics.median(each) for name, each in found.items()}
+            cells = [f"{medians[name]:.4g}" if name in medians else "" for name in names]
+            rows.append([line, *cells, *best_of(medians, is_rate="a second" in line)])
+        print_table(["", *names, "best of the others", "times as good"], rows)
 
 
-def _inserted(side: Kind, folder: Path, each: int, processes: int) -> float:
-    """Return the seconds in which processes insert rows, without their start."""
-    context = multiprocessing.get_context("spawn")
-    ready = context.Barrier(processes + 1)
-    work = [
-        context.Process(target=_insert_rows, args=(side, folder, number, each, ready))
-        for number in range(processes)
-    ]
-    for process in work:
-        process.start()
-    ready.wait()
-
-    def joined() -> None:
-        for process in work:
-            process.join()
-
-    seconds = seconds_of(joined)
-    if any(process.exitcode for process in work):
-        raise SystemExit(f"a writer of {side.name} failed")
-    return seconds
+def best_of(medians: dict[str, float], *, is_rate: bool) -> list[str]:
+    """Return the best of the others, and how often as good tidelog is."""
+    others = {name: value for name, value in medians.items() if name != "tidelog"}
+    if not others:
+        return ["", ""]
+    best = (max if is_rate else min)(others, key=others.__getitem__)
+    theirs, ours = others[best], medians["tidelog"]
+    return [best, f"{ours / theirs if is_rate else theirs / ours:.2f}"]
 
 
-def _insert_rows(side: Kind, folder: Path, number: int, each: int, ready: Any) -> None:
-    table = side(folder)
-    rows = [made(np.array([number * each + n]), n) for n in range(each)]
-    ready.wait()
-    for row in rows:
-        table.append(row)
+def read(side: Side, rows: int, version: int | None = None, *, below: int | None = None) -> None:
+    """Read with a new handle; the number of rows must be right."""
+    expect(side.reopened().read(version, below=below).num_rows, rows)
+
+
+@contextmanager
+def place(folder: Path, *, s3: bool) -> Iterator[str]:
+    """Yield the URL of an empty place on the disk or on a server."""
+    if not s3:
+        yield (folder / "place").as_uri()
+        return
+    with SeaweedServer(folder / "server") as server:
+        yield server.url("bench")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--commits", type=int, default=120)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--inserts", type=int, default=20, help="of each process")
+    parser.add_argument("--s3", action="store_true", help="on an S3 server of the tests")
+    parser.add_argument("--commits", type=int, default=100, help="the longer history, at least 10")
+    parser.add_argument("--keys", type=int, default=1_000_000, help="rows before the upserts")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=3, help="of inserts in each round")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as folder:
-        bench = Bench(Path(folder), given.rounds)
-        bench.commits(given.commits)
-        bench.upserts(given.rows)
-        bench.readable()
-        for processes in dict.fromkeys((1, given.processes)):
-            bench.inserts(given.inserts, processes)
-        bench.show()
+    print(f"sides: {', '.join(kinds())}; {given.rounds} rounds; S3: {given.s3}\n")
+    with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as name:
+        folder = Path(name)
+        with place(folder, s3=given.s3) as url:
+            bench = Bench(url, folder, given.rounds)
+            bench.commits(given.commits)
+            bench.upserts(given.keys)
+            bench.inserts(given.processes, given.seconds)
+            bench.show()
 
 
 if __name__ == "__main__":

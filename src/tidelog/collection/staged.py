@@ -51,7 +51,7 @@ from tidelog.store.port import Store
 
 BY_KEY: Final = (UPSERT, DELETE)
 OVERWRITES_MAX: Final = 50
-# Staged rows have this time until their commit moves them to its own.
+# A placeholder: the commit replaces the time of staged rows by its own.
 _SPAN: Final = (Frontier.at(0), Frontier.at(1))
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
 
@@ -143,9 +143,9 @@ async def commit_staged(
     """Commit staged rows at one time; return it, or None if the token was committed before.
 
     ``operation`` is "insert", "upsert", "delete" (by key), or "overwrite", which takes back all
-    present rows. A ``token`` is committed once, also if its rows differ the next time, and none
-    after a greater number. If it ``continues``, its writer must have written the table before.
-    Without rows, the commit only moves the upper.
+    present rows. A ``token`` is committed at most once: later calls are skipped, even with other
+    rows, and so are smaller numbers. With ``continues``, the writer of the token must have written
+    the table before. A commit without rows moves the upper.
 
     Raises:
         KeyExists: an inserted key exists. NOT_APPLIED.

@@ -227,8 +227,8 @@ class TableTransaction:
         """Commit all writes or nothing; return the time as of which they are visible.
 
         After an error of the store, a second call commits them once, also after the block of the
-        transaction. A transaction without writes
-        needs no commit; the time is then the one at which it read.
+        transaction. A transaction without writes needs no commit; the time is then the one at which
+        it read.
 
         Raises:
             UpperMismatch: another commit has changed a table that this transaction read or wrote;

@@ -55,7 +55,7 @@ _KINDS: Final = (
     ("list", "scala.collection.Iterable"),  # Before products: a list is both.
     ("product", "scala.Product"),
 )
-# Values that end the walk: they have no names, and a long list has many of them.
+# The walk stops at these values: they name no collection, and a long list has many of them.
 _ENDS: Final = frozenset({"Literal", "LocalRelation", "UnresolvedAttribute", "UTF8String"})
 
 

@@ -57,7 +57,7 @@ QUERY_ID: Final = "sql.streaming.queryId"
 OPERATIONS: Final = (INSERT, UPSERT, DELETE)
 NO_TABLE: Final = (
     "Spark cannot write a collection of a source: write files, and ingest them; or create a table "
-    "with 'tidelog table create', and write that"
+    "with 'tidelog table create', and write to it"
 )
 
 
@@ -73,7 +73,7 @@ class TableWriteSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSink:
-    """A table as it was when the write was planned; tasks and the driver write that one."""
+    """A table at the planning of a write. If it was dropped since, the commit is refused."""
 
     settings: TableWriteSettings
     store_url: str
@@ -126,8 +126,8 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         with told_as_spark_tells():
             if len(queries) != 1 or None in queries:
                 raise UsageError(
-                    "Spark did not report the query of this batch, so it cannot be written once: "
-                    "write it with df.write in foreachBatch"
+                    "Spark did not report the query of this batch, so a repeat could write it "
+                    "twice: write it with df.write in foreachBatch"
                 )
         # Spark numbers the batches of a checkpoint from 0, and runs a task also without rows.
         name = f"query:{queries.pop()}", batchId
