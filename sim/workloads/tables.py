@@ -5,7 +5,7 @@ answer. They may die or lose their handles. One table is dropped and created aga
 model is the decisions in the transaction shard's records: these calls, applied to counted rows in
 the order of their times, give the contents of each table at each time. The results of reads, the
 steps of a follower and the updates in the shards must equal the model. A transaction must follow
-from what it read.
+from its own reads.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ PERSISTS: Final = 5_000  # In a storm of faults, few calls of ten requests succe
 
 @dataclass(slots=True)
 class Call:
-    """The writes of one token by rendition, what it read first, and its answer."""
+    """The writes of one token by rendition, its reads before them, and its answer."""
 
     token: Token
     writes: list[tuple[str, Write]]
@@ -200,7 +200,7 @@ async def persist(client: Client, call: Callable[[], Awaitable[T]]) -> T:
             return await call()
         except UNSURE:
             await client.clock.sleep(100_000)
-    raise Violated("a call that may be repeated fails for ever")
+    raise Violated("a repeated call never succeeds")
 
 
 async def _write_on(scenario: TablesScenario, client: Client) -> None:

@@ -1,4 +1,4 @@
-"""A table whose writers are killed, with a follower beside."""
+"""A table whose writers are killed while a process follows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Staged writes: parts that other processes wrote, committed once with what they replace."""
+"""Staged writes: one commit of the parts of other processes, which takes back the replaced rows."""
 
 from __future__ import annotations
 

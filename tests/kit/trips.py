@@ -77,7 +77,7 @@ async def append(trace: Trace) -> None:
 
 
 async def keyed_scan(trace: Trace) -> None:
-    """Scan one key, of which a run has a record and a loose fragment another one."""
+    """Scan one key: a run has one record of it, and a loose fragment has another."""
     location = await open_location("memory://", create=True, store=MemoryStore())
     log = await location.keyed.create("orders")
     await log.append([(b"user-7", b"tea"), (b"user-9", b"jam")])

@@ -238,8 +238,7 @@ def upsert(
     )
     options = WriteOptions.of(at, token)
     done = _put(context, name, source, options, lambda table: table.upsert)
-    counts = "" if done.added is None else f" ({done.added} added, {done.removed} removed)"
-    done.show(f"{count_text(done.rows, 'row')} upserted{counts}", as_json=as_json)
+    done.show(f"{count_text(done.rows, 'row')} upserted{done.counts}", as_json=as_json)
 
 
 @app.command("merge")
@@ -301,8 +300,7 @@ def merge(
         )
 
     done = _put(context, name, source, options, verb, needed=columns or ())
-    counts = "" if done.added is None else f" ({done.added} added, {done.removed} removed)"
-    done.show(f"{count_text(done.rows, 'row')} merged{counts}", as_json=as_json)
+    done.show(f"{count_text(done.rows, 'row')} merged{done.counts}", as_json=as_json)
 
 
 @app.command("delete")
@@ -514,6 +512,11 @@ class _Written:
     rows: int
     added: int | None
     removed: int | None
+
+    @property
+    def counts(self) -> str:
+        """The numbers of rows added and removed, if they are known."""
+        return "" if self.added is None else f" ({self.added} added, {self.removed} removed)"
 
     def show(self, deed: str, *, as_json: bool) -> None:
         from tidelog.collection.formats.times import format_time

@@ -1,7 +1,7 @@
 """Writes of many processes into one table: each stages some rows, and one commits them all.
 
-A process stages rows by writing them as parts, for which it needs only the store. The parts have no
-effect until a commit names them; without one, a sweep deletes them. The committer reads the rows
+A process stages rows: it writes them as parts, and needs only the store. The parts have no effect
+until a commit names them; without one, a sweep deletes them. The committer reads the rows
 that they replace, and commits everything at one time, or nothing.
 Source: design page 6, "Tables"; decision 28, on parts that were written before a commit.
 """
@@ -25,25 +25,23 @@ from tidelog.collection.table.changes import (
     negated,
     staged_of,
 )
+from tidelog.collection.table.inputs import key_schema
 from tidelog.collection.table.placement import placed
 from tidelog.collection.table.writes import TableWriter
 from tidelog.collection.tables import Table, scoped_token
 from tidelog.core.clock import Clock, backoff_us
-from tidelog.core.frontier import Frontier
-from tidelog.core.ids import new_writer_id
+from tidelog.core.frames import stream_bytes
 from tidelog.errors import AsOfBeforeSince, ContentionError, DataDiffers, UsageError
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.read.selection import ALL_ROWS
 from tidelog.persist.states.state import Token
 from tidelog.persist.states.transition import Verdict
 from tidelog.persist.transactions.committing import (
-    NextTime,
     PartsTarget,
     commit_written,
-    earliest_time,
-    rows_at,
+    next_time,
     target_of,
-    write_to,
+    write_rows,
 )
 from tidelog.persist.transactions.next_time import Reads, joined
 from tidelog.persist.transactions.transition import TableParts
@@ -51,9 +49,6 @@ from tidelog.store.port import Store
 
 BY_KEY: Final = (UPSERT, DELETE)
 OVERWRITES_MAX: Final = 50
-# A placeholder: the commit replaces the time of staged rows by its own.
-_SPAN: Final = (Frontier.at(0), Frontier.at(1))
-_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +82,7 @@ async def staging_area(table: Table, operation: str = INSERT) -> StagingArea:
         NoSuchCollection: the table was dropped. LocationError: the store failed.
     """
     if operation == DELETE:
-        key = table.columns.key
-        fields = pa.schema([table.columns.data.field(name) for name in key])
-        return StagingArea(schema=ShardSchema(fields, len(key)), targets=())
+        return StagingArea(schema=key_schema(table.columns), targets=())
     targets = [
         await table.registered(partial(target_of, table.writer, shard.id)) for shard in table.shards
     ]
@@ -107,16 +100,16 @@ async def stage_rows(
         UsageError: the rows do not fit. LocationError: the store failed.
     """
     parts: dict[str, list[TableParts]] = {}
-    keys = [area.schema.data.empty_table().select(area.schema.key)]
+    keys = [key_schema(area.schema).data.empty_table()]
     while (piece := await clock.offload(lambda: next(pieces, None))) is not None:
         keys.append(piece.select(area.schema.key))
         shares = placed(piece, area.schema, len(area.targets)) if area.targets else []
         for target, share in zip(area.targets, shares, strict=True):
             if share.num_rows:
-                rows = rows_at(share, 0)
-                part = await write_to(target, store, clock, rows, _SPAN)
+                part = await write_rows(target, store, clock, share)
                 parts.setdefault(target.shard, []).append(part)
-    return StagedRows(parts, _packed(pa.concat_tables(keys)) if area.schema.key else b"")
+    packed = stream_bytes(pa.concat_tables(keys), "zstd") if area.schema.key else b""
+    return StagedRows(parts, packed)
 
 
 def check_operation(table: Table, operation: str) -> None:
@@ -200,12 +193,7 @@ async def _overwrite(
     If another commit comes first, only its changes are taken back in addition.
     """
     transactions, reading = table.writer, table.reading(ALL_ROWS)
-    request = NextTime(
-        earliest=earliest_time(transactions, None),
-        token=token or (new_writer_id(table.clock), 0),
-        known_upper=transactions.state.upper,
-        named=token is not None,
-    )
+    request = next_time(transactions, None, token)
     taken: dict[str, list[TableParts]] = {}
     since: int | None = None
     for attempt in range(OVERWRITES_MAX):
@@ -256,15 +244,8 @@ def _taken_back(piece: pa.Table, schema: ShardSchema) -> pa.Table:
     return negated(piece.select(schema.contents.names).cast(schema.contents))
 
 
-def _packed(keys: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, keys.schema, options=_COMPRESSED) as stream:
-        stream.write_table(keys)
-    return sink.getvalue().to_pybytes()
-
-
 def _unpacked(staged: Iterable[StagedRows], schema: ShardSchema) -> pa.Table:
-    tables = [schema.data.empty_table().select(schema.key)]
+    tables = [key_schema(schema).data.empty_table()]
     for one in staged:
         if one.keys:
             with pa.ipc.open_stream(pa.py_buffer(one.keys)) as stream:

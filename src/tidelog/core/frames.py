@@ -1,13 +1,13 @@
-"""Arrow tables as objects of other libraries: pandas, Polars and DuckDB.
+"""Arrow tables as objects of other libraries (pandas, Polars and DuckDB), and as bytes.
 
-None of them is imported before it is needed, and pandas and Polars need not be installed.
+No library is imported before it is needed, and pandas and Polars need not be installed.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tidelog.core.arguments import check_kind
 from tidelog.errors import UsageError
@@ -63,3 +63,15 @@ def _library(name: str) -> ModuleType:
         return import_module(name)
     except ImportError as error:
         raise UsageError(f"{name} is not installed: pip install {name}") from error
+
+
+def stream_bytes(
+    table: pa.Table, compression: Literal["lz4", "zstd"] | None = None, *, rows: int | None = None
+) -> bytes:
+    """Return a table as an Arrow stream, in batches of at most ``rows`` rows."""
+    import pyarrow as pa
+
+    sink, options = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
+        stream.write_table(table, max_chunksize=rows)
+    return sink.getvalue().to_pybytes()

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from tidelog.core.clock import Clock, SystemClock
+from tidelog.core.frames import stream_bytes
 from tidelog.core.ids import ShardId
 from tidelog.errors import LocationError, TidelogError
 from tidelog.persist.format.duck import bounded_duck
@@ -76,7 +77,7 @@ def cut_parts(
                     yield 0, portable(error)
                     return
                 for place, piece in pieces_of(table, job, work.schema):
-                    yield place, _bytes_of(piece)
+                    yield place, stream_bytes(piece, "lz4", rows=BATCH_ROWS)
         yield 0, work.merger.restated
 
 
@@ -165,10 +166,3 @@ def _outcome_of(work: Callable[[], Coroutine[Any, Any, PlaceResult]]) -> PlaceOu
         raise  # Spark retries the task, maybe on another executor.
     except TidelogError as error:
         return portable(error)
-
-
-def _bytes_of(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=_OPTIONS) as stream:
-        stream.write_table(table, max_chunksize=BATCH_ROWS)
-    return sink.getvalue().to_pybytes()

@@ -385,7 +385,8 @@ def batch_named(values: Mapping[str, str]) -> tuple[str, int] | None:
     size = len(name.encode())
     if not 1 <= size <= SINK_BYTES_MAX:
         raise UsageError(f"txnAppId must have 1 to {SINK_BYTES_MAX} bytes", size_bytes=size)
-    return name, whole_told("txnVersion", values["txnversion"], least=0)
+    # The prefix keeps these names apart from those of micro-batches.
+    return f"txn:{name}", whole_told("txnVersion", values["txnversion"], least=0)
 
 
 def whole_told(name: str, text: str, *, least: int) -> int:

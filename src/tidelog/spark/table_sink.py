@@ -16,7 +16,6 @@ from itertools import chain
 from typing import Final
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -39,6 +38,7 @@ from tidelog.errors import NoSuchCollection, UsageError
 from tidelog.location import open_location
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.states.state import Token
+from tidelog.spark.micro_batch import name_of_batch, query_of_task
 from tidelog.spark.options import (
     OF_TABLE_WRITES,
     OPTIONS,
@@ -53,7 +53,6 @@ from tidelog.spark.types import arrow_schema
 from tidelog.spark.worker import use_one_core
 from tidelog.store.wrapping import open_wrapped
 
-QUERY_ID: Final = "sql.streaming.queryId"
 OPERATIONS: Final = (INSERT, UPSERT, DELETE)
 NO_TABLE: Final = (
     "Spark cannot write a collection of a source: write files, and ingest them; or create a table "
@@ -122,15 +121,9 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         tasks = _tasks_of(messages)
-        queries = {task.query for task in tasks}
-        with told_as_spark_tells():
-            if len(queries) != 1 or None in queries:
-                raise UsageError(
-                    "Spark did not report the query of this batch, so a repeat could write it "
-                    "twice: write it with df.write in foreachBatch"
-                )
         # Spark numbers the batches of a checkpoint from 0, and runs a task also without rows.
-        name = f"query:{queries.pop()}", batchId
+        with told_as_spark_tells():
+            name = name_of_batch((task.query for task in tasks), batchId)
         _commit(self._sink, tasks, name, continues=batchId > 0)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -155,12 +148,11 @@ def read_table_write_settings(
         raise UsageError(
             f"operation must be one of {', '.join(OPERATIONS)}, not {values['operation']!r}"
         )
-    batch = batch_named(values)
     return TableWriteSettings(
         location_url=location_told(values, environment),
         name=values["path"],
         operation=operation,
-        batch=None if batch is None else (f"txn:{batch[0]}", batch[1]),
+        batch=batch_named(values),
     )
 
 
@@ -214,10 +206,8 @@ def _check_columns(schema: StructType, columns: ShardSchema) -> None:
 
 def _staged(sink: TableSink, batches: Iterator[pa.RecordBatch]) -> TableTask:
     use_one_core()
-    context = TaskContext.get()
-    query = None if context is None else context.getLocalProperty(QUERY_ID)
     with told_as_spark_tells():
-        return TableTask(asyncio.run(_stage(sink, batches)), query)
+        return TableTask(asyncio.run(_stage(sink, batches)), query_of_task())
 
 
 async def _stage(sink: TableSink, batches: Iterator[pa.RecordBatch]) -> StagedRows:

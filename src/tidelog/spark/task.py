@@ -46,6 +46,7 @@ from tidelog.collection.source.kinds import open_source, register_kind
 from tidelog.collection.source.port import RawSource
 from tidelog.collection.source.survey_result import SurveyJob
 from tidelog.core.clock import Clock, SystemClock, run_all
+from tidelog.core.frames import stream_bytes
 from tidelog.errors import LocationError, TidelogError, unforeseen
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import TIME
@@ -357,8 +358,4 @@ def _packed(messages: pa.Table) -> bytes:
     names = [n for n in messages.column_names if n not in (TIME, OWN)]
     if not messages.column(DELETE).to_numpy().any():
         names.remove(DELETE)
-    sink = pa.BufferOutputStream()
-    rows = messages.select(names)
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_table(rows)
-    return sink.getvalue().to_pybytes()
+    return stream_bytes(messages.select(names))

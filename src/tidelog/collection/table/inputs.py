@@ -54,10 +54,14 @@ def keys_of(keys: object, schema: ShardSchema) -> pa.Table:
         raise UsageError("the table has no key: delete with where=, or create a table with a key")
     if len(schema.key) == 1 and _are_values(keys):
         keys = pa.table([_column_of(schema.key[0], _listed(keys), schema, 0)], schema.key)
-    of_keys = ShardSchema(
-        pa.schema([schema.data.field(name) for name in schema.key]), len(schema.key)
+    return table_of(keys, key_schema(schema))
+
+
+def key_schema(schema: ShardSchema) -> ShardSchema:
+    """Return the schema of the key columns alone."""
+    return ShardSchema(
+        pa.schema([schema.data.field(name) for name in schema.key]), schema.key_columns
     )
-    return table_of(keys, of_keys)
 
 
 def _are_values(keys: object) -> bool:

@@ -24,7 +24,6 @@ from tidelog.collection.table.placement import placed
 from tidelog.collection.table.reader import TableReader, TableView
 from tidelog.core.clock import Clock, backoff_us, run_all
 from tidelog.core.frontier import Frontier, check_time
-from tidelog.core.ids import new_writer_id
 from tidelog.errors import (
     ContentionError,
     DataDiffers,
@@ -38,7 +37,7 @@ from tidelog.persist.states.transition import Verdict
 from tidelog.persist.transactions.committing import (
     NextTime,
     commit_written,
-    earliest_time,
+    next_time,
     rows_at,
     write_parts,
 )
@@ -106,12 +105,7 @@ class TableWriter:
         """
         check_write_token(token)
         transactions = self.reader.transactions
-        request = NextTime(
-            earliest=earliest_time(transactions, at),
-            token=token or (new_writer_id(transactions.clock), 0),
-            known_upper=transactions.state.upper,
-            named=token is not None,
-        )
+        request = next_time(transactions, at, token)
         async with self._turn:
             known = await self._committed(token)
             if known is not None:

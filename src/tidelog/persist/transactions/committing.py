@@ -68,6 +68,16 @@ class NextTime:
     reads: Reads | None = None
 
 
+def next_time(transactions: TransactionsHandle, at: int | None, token: Token | None) -> NextTime:
+    """Return the commit of a caller who may have named it by a token, and reads nothing yet."""
+    return NextTime(
+        earliest=earliest_time(transactions, at),
+        token=token or (new_writer_id(transactions.clock), 0),
+        known_upper=transactions.state.upper,
+        named=token is not None,
+    )
+
+
 async def commit(
     transactions: TransactionsHandle,
     updates: Mapping[str, pa.Table],
@@ -291,6 +301,18 @@ async def write_to(
         write_epoch=target.write_epoch,
     )
     return TableParts(target.number, await writer.write(ready, inline=target.inline))
+
+
+async def write_rows(
+    target: PartsTarget, store: Store, clock: Clock, rows: pa.Table | pa.RecordBatch
+) -> TableParts:
+    """Write rows as parts for a commit that will choose their time.
+
+    Raises:
+        UsageError: the rows do not fit. LocationError: the store failed.
+    """
+    span = Frontier.at(0), Frontier.at(1)  # The commit replaces this time by its own.
+    return await write_to(target, store, clock, rows_at(rows, 0), span)
 
 
 def rows_at(rows: pa.Table | pa.RecordBatch, time: int) -> pa.Table:

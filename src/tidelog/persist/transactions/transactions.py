@@ -25,7 +25,7 @@ from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock, run_all
 from tidelog.core.frontier import TIME_MAX, Frontier, check_time
-from tidelog.core.ids import NamedKind, ShardId, check_name, name_of, named_id, new_writer_id
+from tidelog.core.ids import NamedKind, ShardId, check_name, name_of, named_id
 from tidelog.errors import (
     ContentionError,
     PartsSwept,
@@ -276,7 +276,7 @@ class Transactions:
             OutcomeUnknown: the writer has used a greater number. LocationError: the store failed.
         """
         check_write_token(token)
-        request = self._next_time(at, token)
+        request = committing.next_time(self, at, token)
         time = max(request.earliest, self.state.upper)
         updates: dict[str, pa.Table] = {
             self.id_of(name): committing.rows_at(one, time) for name, one in rows.items()
@@ -292,10 +292,11 @@ class Transactions:
             NotRegistered: the shard is not registered. NOT_APPLIED.
             UsageError: the rows do not fit. NOT_APPLIED.
         """
-        if self.id_of(name) not in self.state.tables:
+        shard = self.id_of(name)
+        if shard not in self.state.tables:
             await self.refresh()
-        updates, span = committing.rows_at(rows, 0), (Frontier.at(0), Frontier.at(1))
-        return await committing.write_parts(self, self.id_of(name), updates, *span)
+        target = await committing.target_of(self, shard)
+        return await committing.write_rows(target, self.shard(shard).store, self.clock, rows)
 
     async def commit_parts(
         self,
@@ -315,15 +316,7 @@ class Transactions:
         writes: dict[str, TableParts] = {
             self.id_of(name): joined(name, some) for name, some in parts.items() if some
         }
-        return await committing.commit_written(self, writes, self._next_time(at, token))
-
-    def _next_time(self, at: int | None, token: Token | None) -> committing.NextTime:
-        return committing.NextTime(
-            earliest=committing.earliest_time(self, at),
-            token=token or (new_writer_id(self.clock), 0),
-            known_upper=self.state.upper,
-            named=token is not None,
-        )
+        return await committing.commit_written(self, writes, committing.next_time(self, at, token))
 
     async def drop_writer(self, name: str) -> bool:
         """Forget the numbers of a named writer; return True if it existed."""

@@ -46,12 +46,11 @@ class KeyedReadSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedWriteSettings:
-    """The target of a write; ``sink`` and ``number`` name a batch that is written once."""
+    """The target of a write; ``batch`` names a batch that is written once."""
 
     location_url: str
     name: str
-    sink: str | None = None
-    number: int = 0
+    batch: tuple[str, int] | None = None
 
 
 def read_keyed_settings(
@@ -98,10 +97,7 @@ def read_keyed_write_settings(
     )
     batch = batch_named(values)
     return KeyedWriteSettings(
-        location_url=location_told(values, environment),
-        name=values["path"],
-        sink=None if batch is None else batch[0],
-        number=0 if batch is None else batch[1],
+        location_url=location_told(values, environment), name=values["path"], batch=batch
     )
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -30,12 +29,12 @@ from tidelog.spark.keyed.commit import commit_batch, discard_staged
 from tidelog.spark.keyed.options import KeyedWriteSettings
 from tidelog.spark.keyed.share import KeyedLogPlace
 from tidelog.spark.keyed.staging import StagedBatch, StagedBlock, stage_records
+from tidelog.spark.micro_batch import name_of_batch, query_of_task
 from tidelog.spark.options import told_as_spark_tells
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.worker import use_one_core
 
 COLUMNS: Final = ("key", "value")
-QUERY_ID: Final = "sql.streaming.queryId"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +66,7 @@ class KeyedBatchWriter(DataSourceArrowWriter):
         return _staged(self._sink, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        settings = self._settings
-        name = None if settings.sink is None else (f"txn:{settings.sink}", settings.number)
-        _commit(self._sink, messages, name)
+        _commit(self._sink, messages, self._settings.batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _abort(self._sink, messages)
@@ -87,16 +84,12 @@ class KeyedStreamWriter(DataSourceStreamArrowWriter):
         return _staged(self._sink, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        queries = {message.query for message in messages if isinstance(message, StagedTask)}
+        queries = [message.query for message in messages if isinstance(message, StagedTask)]
         if not queries:
             return
         with told_as_spark_tells():
-            if len(queries) != 1 or None in queries:
-                raise UsageError(
-                    "Spark did not report the query of this batch, so it cannot be written once: "
-                    "write it with df.write"
-                )
-        _commit(self._sink, messages, (f"query:{queries.pop()}", batchId))
+            name = name_of_batch(queries, batchId)
+        _commit(self._sink, messages, name)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         _abort(self._sink, messages)
@@ -144,11 +137,9 @@ def _check_schema(schema: StructType) -> None:
 
 def _staged(sink: KeyedSink, batches: Iterator[pa.RecordBatch]) -> StagedTask:
     use_one_core()
-    context = TaskContext.get()
-    query = None if context is None else context.getLocalProperty(QUERY_ID)
     with told_as_spark_tells():
         blocks = stage_records(sink.place, sink.write_epoch, batches)
-    return StagedTask(blocks, query)
+    return StagedTask(blocks, query_of_task())
 
 
 def _commit(sink: KeyedSink, messages: list[Any], name: tuple[str, int] | None) -> None:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from tidelog.core.clock import SystemClock
+from tidelog.core.frames import stream_bytes
 from tidelog.errors import CorruptionError, ObjectNotFound, ReadOvertaken, UsageError
 from tidelog.keyed.states.language import prefix_of
 from tidelog.keyed.write.arrow import columns_of
@@ -27,7 +28,6 @@ from tidelog.wal.format.fragment_sets import KEY_BYTES_MAX
 
 INLINE_BYTES: Final = 256 * 1024
 BLOCK_BYTES: Final = 32 * 1024 * 1024
-_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="zstd")
 _FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("key", pa.binary(), nullable=False),
     pa.field("value", pa.binary(), nullable=False),
@@ -138,7 +138,4 @@ def _checked(batch: pa.RecordBatch) -> pa.Table:
 
 def packed_records(table: pa.Table) -> bytes:
     """Return records as an Arrow stream, to be sent or stored."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SENT, options=_OPTIONS) as stream:
-        stream.write_table(table)
-    return sink.getvalue().to_pybytes()
+    return stream_bytes(table, "zstd")
