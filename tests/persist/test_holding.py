@@ -5,6 +5,7 @@ The numbers T31 to T36 are those of the anchor notes' conformance scenarios.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from tidelog.persist.states.holding import (
     decide_advance_hold,
     decide_drop_hold,
     decide_hold,
+    decide_keep,
     decide_lease,
     decide_renew,
     decide_watch,
@@ -87,6 +89,26 @@ def test_a_lease_that_is_over_is_over() -> None:
     assert state.since == 2
     state = after(state, decide_advance_hold(state, "kept", Frontier.at(8)))
     assert state.since == 8
+
+
+def test_a_lease_is_kept_by_its_name() -> None:
+    """Only a missing hold starts at the lease's time; an existing one moves forward on request."""
+    state = after(START, decide_keep(START, lease("r", since=5, seqno=3)))
+    assert state.holds["r"] == Hold(5, lease_us=MINUTE_US, at_us=1_000, seqno=3)
+    longer = replace(lease("r", since=9), lease_us=2 * MINUTE_US, at_us=2_000)
+    state = after(state, decide_keep(state, longer))
+    renewed = Hold(5, lease_us=2 * MINUTE_US, at_us=2_000, seqno=3, beat=1)
+    assert state.holds["r"] == renewed
+    moved = decide_keep(state, longer, moved_to=Frontier.at(9))
+    assert moved.result == Frontier.at(9)
+    state = after(state, moved)
+    assert (state.since, state.holds["r"].beat) == (9, 2)
+    state = after(state, decide_keep(state, longer, moved_to=Frontier.at(8)))
+    assert state.holds["r"].since == 9
+    with pytest.raises(UsageError, match="past the shard's upper"):
+        decide_keep(state, longer, moved_to=Frontier.at(21))
+    with pytest.raises(UsageError, match="before the shard's since"):
+        decide_keep(state, lease("other", since=8))
 
 
 @pytest.mark.parametrize(

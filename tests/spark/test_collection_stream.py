@@ -140,7 +140,7 @@ def test_trigger_once_and_available_now_stop_where_they_began(tmp_path: Path) ->
 
     assert reader.latestOffset(start, ReadAllAvailable())["time"] == LAST
     assert reader.latestOffset(start, reader.getDefaultReadLimit())["time"] < LAST
-    assert list(start) == ["rendition", "time"]
+    assert list(start) == ["rendition", "time", "hold"]
 
 
 def test_a_checkpoint_of_another_collection_and_lost_times_are_refused(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_a_batch_read_of_changes_needs_a_start_and_has_no_trigger(
     [
         ({}, r"set option\('kind', 'changes'\)"),
         ({"kind": "changes", "until": "9"}, "has no option 'until'"),
-        ({"kind": "changes", "hold": "1h"}, "has no option 'hold'"),
+        ({"kind": "changes", "hold": "1h"}, r"set option\('checkpointHold', '30d'\)"),
     ],
 )
 def test_a_stream_has_changes_and_no_end(told: dict[str, str], message: str) -> None:

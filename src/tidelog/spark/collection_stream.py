@@ -5,7 +5,11 @@ the end of a micro-batch before it reads the batch, and reads the same times aga
 The updates of a complete time never change. So a sink that commits each micro-batch once gets each
 change once. Without ``since``, the first micro-batch is the contents at its end.
 
-Invariants: offsets only rise. A micro-batch has whole times.
+A hold keeps the times that the checkpoint has yet to read, while the query is stopped: see
+`CheckpointHold`. Its name is in the offsets.
+
+Invariants: offsets only rise. A micro-batch has whole times. The hold is placed before Spark stores
+the first offset.
 Source: design page 6, "Following"; PySpark's ``DataSourceStreamReader``.
 """
 
@@ -23,12 +27,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from tidelog.collection.collection import Collection
+from tidelog.collection.formats.times import format_time
 from tidelog.core.clock import Clock
 from tidelog.core.frontier import TIME_MAX
-from tidelog.errors import NoSuchCollection
+from tidelog.errors import AsOfBeforeSince, NoSuchCollection, UsageError
 from tidelog.location import open_location
 from tidelog.persist.format.part import Part
-from tidelog.spark.options import ReadSettings, told_as_spark_tells
+from tidelog.spark.checkpoint_hold import CheckpointHold
+from tidelog.spark.options import STREAM_HOLD_MS, ReadSettings, told_as_spark_tells
 from tidelog.spark.scan_plan import PinnedRead, choose_pin
 from tidelog.spark.scan_reader import TidelogReader
 from tidelog.spark.stream_reader import OffsetStreamReader
@@ -36,6 +42,7 @@ from tidelog.spark.types import spark_schema
 
 TIME: Final = "time"
 RENDITION: Final = "rendition"
+HOLD: Final = "hold"
 FROM_CONTENTS: Final = -1  # The offset before all contents.
 
 
@@ -63,6 +70,9 @@ class ChangesStreamReader(OffsetStreamReader[PinnedRead, Collection]):
         super().__init__(None, clock=clock)
         self._settings = settings
         self._pin = asyncio.run(choose_pin(replace(settings, since=None)))
+        wanted_ms = settings.checkpoint_ms
+        self._hold_us = 1_000 * (STREAM_HOLD_MS if wanted_ms is None else wanted_ms)
+        self._hold: CheckpointHold | None = None
 
     @property
     def schema(self) -> StructType:
@@ -91,11 +101,22 @@ class ChangesStreamReader(OffsetStreamReader[PinnedRead, Collection]):
             raise _replaced_error(self._settings.name)
 
     def _refuse_gone(self, first: int, end: int, view: Collection) -> None:
-        if FROM_CONTENTS < first < end:
-            view.check_since(first)
+        if first >= end:
+            return
+        start = end if first == FROM_CONTENTS else first
+        try:
+            view.check_since(start)
+        except AsOfBeforeSince:
+            raise AsOfBeforeSince(
+                f"{self._settings.name!r} is readable since {format_time(view.since.time)}, and "
+                "the checkpoint of the stream has yet to read earlier changes: start the query "
+                "with a new checkpoint, and with a longer option 'checkpointHold'",
+                asked=format_time(start),
+            ) from None
 
     def _offset(self, number: int) -> dict[str, Any]:
-        return {RENDITION: self._pin.rendition, TIME: number}
+        hold = {} if self._hold is None else {HOLD: self._hold.name}
+        return {RENDITION: self._pin.rendition, TIME: number, **hold}
 
     def _number(self, offset: dict[str, Any]) -> int:
         if offset[RENDITION] != self._pin.rendition:
@@ -118,11 +139,55 @@ class ChangesStreamReader(OffsetStreamReader[PinnedRead, Collection]):
             bytes_max=self._settings.bytes_max,
         )
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def initialOffset(self) -> dict[str, Any]:
+        self._find_hold({})
+        return super().initialOffset()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        self._find_hold(start)
+        end = super().latestOffset(start, limit)
+        self._keep(int(start[TIME]), int(end[TIME]))
+        return end
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._find_hold(end)
+        if self._hold is not None:
+            self._hold.committed = int(end[TIME])
+        self._keep(int(end[TIME]), int(end[TIME]))
+
+    def _find_hold(self, offset: dict[str, Any]) -> None:
+        """Take the hold that an offset names, or a new one if the query has none yet."""
+        if not self._hold_us:
+            return
+        name = offset.get(HOLD) or (self._hold and self._hold.name)
+        if self._hold is None or self._hold.name != name:
+            self._hold = CheckpointHold(
+                name=name or f"stream-{self._clock.unique()}",
+                lease_us=self._hold_us,
+                clock=self._clock,
+            )
+
+    def _keep(self, first: int, end: int) -> None:
+        """Place, renew or move the hold, if that is due, for a checkpoint at ``first``."""
+        start = end if first == FROM_CONTENTS else first
+        if self._hold is None or self._opened is None or start < 0:
+            return
+        view = self._opened[1]
         with told_as_spark_tells():
-            first, limit, pin, _ = self._planned(start, end)
+            try:
+                asyncio.run(self._hold.keep(view.shards, start))
+            except UsageError:  # The past was given up since the last refresh.
+                asyncio.run(view.refresh())
+                self._refuse_gone(first, end, view)
+                raise
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        self._find_hold(end)
+        with told_as_spark_tells():
+            first, limit, pin, view = self._planned(start, end)
             if first >= limit:
                 return []
+            self._refuse_gone(first, limit, view)
             after = None if first == FROM_CONTENTS else first
             return TidelogReader(replace(pin, after=after, as_of=limit), self.schema).partitions()
 

@@ -21,6 +21,9 @@ _WHERE: Final = ("read", "condition on rows, in DuckDB's dialect; skips parts an
 _COLUMNS: Final = ("read", "columns to read, separated by commas; default: all")
 _HOLD: Final = ("read", "duration for which the DataFrame stays readable, such as `6h`")
 _BOTH: Final = "read, readStream"
+STREAM_HOLD_MS: Final = 7 * 24 * 3_600_000
+NO_HOLD: Final = "none"
+CHECKPOINT_HOLD: Final = "checkpointHold"
 _TXN_APP: Final = ("write", "name of a writer; with `txnVersion`, a batch is written once")
 _TXN_VERSION: Final = ("write", "number of the batch; it rises with each batch of the writer")
 OF_TABLE_WRITES: Final = ("operation", "txnAppId", "txnVersion")
@@ -58,6 +61,10 @@ OPTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "columns": (_BOTH, _COLUMNS[1]),
         "where": (_BOTH, _WHERE[1]),
         "hold": _HOLD,
+        CHECKPOINT_HOLD: (
+            "readStream",
+            "duration for which a stopped query can restart; default: `7d`. `none` for no hold",
+        ),
         "changeType": (
             _BOTH,
             "`true` adds `_change_type`, as in Delta's change feed; default: `false`",
@@ -179,7 +186,8 @@ class ReadSettings:
         to ``as_of``; a stream without ``since`` begins with the contents. ``columns`` is None for
         all. ``hold_ms`` is the time for which a hold keeps the data readable; None places no hold.
         ``has_types`` adds the kind of each change.
-        ``times_max`` and ``bytes_max`` limit a micro-batch of a stream.
+        ``times_max`` and ``bytes_max`` limit a micro-batch of a stream. ``checkpoint_ms`` is the
+        length of the hold of its checkpoint; 0 is no hold, None the default.
     """
 
     location_url: str
@@ -193,6 +201,7 @@ class ReadSettings:
     has_types: bool = False
     times_max: int | None = None
     bytes_max: int | None = None
+    checkpoint_ms: int | None = None
 
 
 def read_kind(options: Mapping[str, str]) -> str:
@@ -307,6 +316,7 @@ def read_settings(options: Mapping[str, str], environment: Mapping[str, str]) ->
         has_types=_flag(values, "changeType"),
         times_max=_whole(values, "maxTimesPerTrigger"),
         bytes_max=_whole(values, "maxBytesPerTrigger"),
+        checkpoint_ms=_checkpoint_ms(values),
     )
 
 
@@ -321,6 +331,8 @@ def check_for_batch(settings: ReadSettings) -> None:
             "the start of the changes is missing: set option('since', TIME) to read the changes "
             "after that time"
         )
+    if settings.checkpoint_ms is not None:
+        raise UsageError(f"{CHECKPOINT_HOLD} needs readStream: use the option 'hold' for a read")
     if settings.times_max is not None or settings.bytes_max is not None:
         raise UsageError(
             "maxTimesPerTrigger and maxBytesPerTrigger need readStream: use the option 'until' to "
@@ -343,9 +355,19 @@ def check_for_stream(settings: ReadSettings) -> None:
         raise UsageError("a stream has no end, so it has no option 'until': use spark.read instead")
     if settings.hold_ms is not None:
         raise UsageError(
-            "a stream has no option 'hold': place a hold with 'tidelog hold create', or retain "
-            "the collection's times for longer than the query may stop"
+            f"a stream has no option 'hold': set option('{CHECKPOINT_HOLD}', '30d') to the time "
+            "for which the query may stop"
         )
+
+
+def _checkpoint_ms(values: Mapping[str, str]) -> int | None:
+    text = values.get(CHECKPOINT_HOLD.lower())
+    if text is None or text.strip().lower() == NO_HOLD:
+        return None if text is None else 0
+    length_ms = parse_duration_ms(text, what=CHECKPOINT_HOLD)
+    if not length_ms:
+        raise UsageError(f"{CHECKPOINT_HOLD} must be a duration of at least 1s, or {NO_HOLD}")
+    return length_ms
 
 
 def _flag(values: Mapping[str, str], name: str) -> bool:

@@ -28,6 +28,7 @@ from tidelog.persist.states.evolution import check_opened
 from tidelog.persist.states.holding import (
     Lease,
     Watch,
+    decide_keep,
     decide_lease,
     decide_renew,
     decide_watch,
@@ -236,6 +237,23 @@ async def open_lease(
     if not is_fixed and not start.is_empty:
         reader.begin()
     return reader
+
+
+async def keep_lease(
+    shard: ShardHandle, lease: Lease, *, moved_to: Frontier | None = None
+) -> Frontier:
+    """Place a lease, or renew it and move it forward; return its since: see `decide_keep`.
+
+    Raises:
+        UsageError: the hold would be before the shard's since, or past upper.
+        LocationError: the store failed; the call can be repeated.
+    """
+
+    async def kept() -> Frontier:
+        work = shard.machine.commit(partial(decide_keep, lease=lease, moved_to=moved_to))
+        return await in_time(shard.clock, work, shard.timeout_us, writes=True)
+
+    return await reaching(shard, lease.since if moved_to is None else moved_to, kept)
 
 
 async def end_leases(shard: ShardHandle) -> int:

@@ -118,13 +118,14 @@ def decide_drop_hold(state: State, name: str, *, token: int | None = None) -> De
 class Lease:
     """A request for a leased or fixed-term hold.
 
-    Units: microseconds; ``at_us`` is wall time. ``seqno`` is that of a state read before.
+    Units: microseconds; ``at_us`` is wall time. ``seqno`` is that of a state read before, or None
+        if the hold keeps times and no objects.
     """
 
     name: str
     lease_us: int
     at_us: int
-    seqno: int
+    seqno: int | None
     since: Frontier | None = None
     is_fixed: bool = False
     purpose: str = ""
@@ -154,6 +155,32 @@ def decide_lease(state: State, lease: Lease) -> Decision[Diff, Frontier]:
         purpose=lease.purpose,
     )
     return Decision(start, Diff(holds={lease.name: hold}))
+
+
+def decide_keep(
+    state: State, lease: Lease, *, moved_to: Frontier | None = None
+) -> Decision[Diff, Frontier]:
+    """Decide to place a leased hold, or to renew and move an existing one; the result is its since.
+
+    Only a hold that does not exist starts at the lease's ``since``. So any process that knows the
+    name keeps the hold, and no process moves it by accident.
+
+    Raises:
+        UsageError: a new hold would be before since, or the hold past upper.
+    """
+    found = state.holds.get(lease.name)
+    if found is None:
+        return decide_lease(state, lease)
+    start = found.frontier if moved_to is None else join([moved_to, found.frontier])
+    check_not_past(start, state.upper_frontier)
+    renewed = msgspec.structs.replace(
+        found,
+        since=time_of(start),
+        beat=found.beat + 1,
+        at_us=lease.at_us,
+        lease_us=lease.lease_us,
+    )
+    return Decision(start, _moved(state, lease.name, renewed).diff)
 
 
 def decide_renew(
