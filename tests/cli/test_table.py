@@ -151,6 +151,29 @@ def test_several_files_and_standard_input_are_one_commit(loose: Cli) -> None:
     assert (added, removed) == (3, 0)
 
 
+@pytest.mark.parametrize("verb", ["insert", "upsert", "merge"])
+def test_many_rows_are_one_commit_and_one_bad_row_stops_all(
+    keyed: Cli, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows are written as they are read; the error names the file, the line and the text."""
+    monkeypatch.setattr("tidelog.cli.row_files.READ_BYTES", 1_000)
+    monkeypatch.setattr("tidelog.collection.table.incoming.STREAM_BYTES", 1_000)
+    rows = [{**TEA, "id": number} for number in range(200)]
+    good = keyed.write_lines("good.jsonl", *rows[:100])
+    bad = keyed.write_lines("bad.jsonl", *rows[100:150], '{"id": "x"}', *rows[150:])
+    more = ("--when-matched", "ignore") if verb == "merge" else ()
+
+    said = keyed("table", verb, "prices", good, bad, *more)
+    nothing_written(keyed, "prices", said, "bad.jsonl", "(line 51)", "nothing was written")
+    twice = keyed.write_lines("twice.jsonl", rows[7])
+    said = keyed("table", verb, "prices", good, twice, *more)
+    nothing_written(keyed, "prices", said, "have id=7")
+    done = keyed.done("table", verb, "prices", good, "-", *more, "--json", given=lines(*rows[100:]))
+    assert (done.object["added"], done.object["removed"]) == (200, 0)
+    assert rows_of(keyed, "prices") == sorted(rows, key=json.dumps)
+    assert len(history_of(keyed, "prices")) == 1
+
+
 def test_the_form_of_csv_is_guessed_or_given(loose: Cli) -> None:
     """A file without a header has the columns in the order of the table."""
     path = loose.folder / "a.csv"
@@ -183,7 +206,7 @@ def test_an_empty_file_and_no_rows_are_a_commit_without_rows(loose: Cli, name: s
     ("text", "words"),
     [
         ('{"id": 1, "colour": "red"}', ("'colour'", "id, item, price", "nothing was written")),
-        ('{"id": "one"}', ("does not fit", "nothing was written")),
+        ('{"id": "one"}', ("(line 2) does not fit", "nothing was written")),
         ('{"id": 1', ("does not fit", "nothing was written")),
         ('[{"id": 1}]', ("does not fit",)),
         ('{"id": 1, "_time": 3}', ("'_time'",)),

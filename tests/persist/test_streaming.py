@@ -100,9 +100,12 @@ async def test_who_brings_more_waits_for_what_is_under_way() -> None:
     ("stream", "message"),
     [
         (lambda: iter([rows(("a", 1, 5, 1))]), "outside the interval"),
-        (lambda: iter([1, 2]), "updates must be a pyarrow table"),
-        (lambda: iter([rows(("a", 1, 0, 1)), None]), "updates must be a pyarrow table"),
-        (lambda: 7, "updates must be a pyarrow table"),
+        (lambda: iter([1, 2]), "must yield Arrow tables or batches, not int"),
+        (
+            lambda: iter([rows(("a", 1, 0, 1)), None]),
+            "must yield Arrow tables or batches, not NoneType",
+        ),
+        (lambda: 7, "rows must be an Arrow table.*, not int"),
         (lambda: iter([rows(("a", 1, 0, 1)), pa.table({"x": [1]})]), "different schemas"),
         (lambda: iter([pa.table({"x": [1]})]), "a column is missing"),
     ],

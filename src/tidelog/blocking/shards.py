@@ -114,7 +114,7 @@ class Shard(BlockingTwin[awaited_shard.Shard]):
         )
 
     def append(
-        self, updates: pa.Table, lower: Frontier | int, upper: Frontier | int | None
+        self, updates: object, lower: Frontier | int, upper: Frontier | int | None
     ) -> AppendResult:
         return self._portal.run(self._inner.append(updates, lower, upper))
 

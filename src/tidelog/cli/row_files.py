@@ -92,7 +92,7 @@ class RowFiles:
     async def _text(
         self, pieces: AsyncGenerator[bytes, None], name: str, *, is_csv: bool
     ) -> AsyncGenerator[pa.Table, None]:
-        held, at, header = b"", 0, b""
+        held, at, header, line = b"", 0, b"", 1
         dialect = self.dialect if is_csv else None
         is_array, last = False, b""
         async for chunk, is_last in _large(pieces):
@@ -116,7 +116,9 @@ class RowFiles:
                     f"{self.undone}"
                 )
             if cut and not (is_csv and held.strip() == b""):
-                yield self._decoded(lines[:cut], name, at, header, dialect)
+                where = (at, None if is_array else line)
+                yield self._decoded(lines[:cut], name, where, header, dialect)
+                line += lines.count(b"\n", 0, cut)
             held, at = held[cut:], at + cut
             if len(held) > RECORD_BYTES_MAX:
                 raise UsageError(
@@ -154,8 +156,19 @@ class RowFiles:
         )
 
     def _decoded(
-        self, data: bytes, name: str, at: int, header: bytes, dialect: CsvDialect | None
+        self,
+        data: bytes,
+        name: str,
+        where: tuple[int, int | None],
+        header: bytes,
+        dialect: CsvDialect | None,
     ) -> pa.Table:
+        """Return the rows of some text; ``where`` is its byte and its line in the file.
+
+        Raises:
+            UsageError: a record does not fit, or has an unknown column.
+        """
+        at, line = where
         found = decode_range(
             data,
             FileRange(path=name, start=at, limit=at + len(data), header=header),
@@ -167,8 +180,11 @@ class RowFiles:
             raise self._unknown(sorted(found.dropped), name)
         if found.errors.num_rows:
             first = found.errors.slice(0, 1).to_pylist()[0]
+            before = data.count(b"\n", 0, first["offset"] - at)
+            place = "" if line is None else f" (line {line + before})"
             raise UsageError(
-                f"{name}: the record at byte {first['offset']} does not fit: {first['reason']}: "
+                f"{name}: the record at byte {first['offset']}{place} does not fit: "
+                f"{first['reason']}: "
                 f"{first['text'][:200]!r}; {self.undone}"
             )
         return found.rows.select(self.wanted.names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -180,7 +180,7 @@ def insert(
     """Insert rows: all of them in one commit, or none.
 
     A column that a row lacks is null. If a row does not fit, the command names it and writes
-    nothing. If a key exists already, it names the key. All rows must fit into memory.
+    nothing. If a key exists already, it names the key. Memory holds the keys, not all rows.
     """
     source = RowSource.of(
         files,
@@ -221,7 +221,7 @@ def upsert(
     """Insert rows, or replace the rows of their keys: all of them in one commit, or none.
 
     A column that a row lacks becomes null. A row that is equal to the stored one changes nothing.
-    All rows must fit into memory.
+    Memory holds the keys and the replaced rows, not all rows.
     """
     source = RowSource.of(
         files,
@@ -276,7 +276,7 @@ def merge(
 ) -> None:
     """Compare rows with those of a table, and update, delete or insert rows, in one commit.
 
-    As in SQL, a null matches nothing. All rows must fit into memory.
+    As in SQL, a null matches nothing. If there are many rows, they wait in a temporary file.
     """
     columns = None if on is None else split_names(on)
     source = RowSource.of(
@@ -547,8 +547,17 @@ def _put(
     """Write the rows of a source in one commit, by the method that ``verb`` returns."""
 
     async def write(table: Table) -> tuple[int, int]:
-        rows = await source.rows(table.columns, needed=needed)
-        return await verb(table)(rows, at=options.at, token=options.token), rows.num_rows
+        count = 0
+
+        async def counted() -> AsyncGenerator[pa.Table, None]:
+            nonlocal count
+            async with aclosing(source.pieces(table.columns, needed=needed)) as pieces:
+                async for piece in pieces:
+                    count += piece.num_rows
+                    yield piece
+
+        time = await verb(table)(counted(), at=options.at, token=options.token)
+        return time, count
 
     return _written(context, name, write)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,8 +139,10 @@ class RowSource:
         check_row_input(files or [])
         return RowSource(files or [], kind, csv)
 
-    async def rows(self, schema: ShardSchema, *, needed: Sequence[str] = ()) -> pa.Table:
-        """Read all rows; columns that are not ``needed`` and not in the key may be absent.
+    async def pieces(
+        self, schema: ShardSchema, *, needed: Sequence[str] = ()
+    ) -> AsyncGenerator[pa.Table, None]:
+        """Read rows as they arrive; columns not ``needed`` and not in the key may be absent.
 
         Raises:
             UsageError: a file cannot be read, or a row does not fit.
@@ -159,14 +161,14 @@ class RowSource:
             undone="nothing was written",
         )
         async with aclosing(reader.tables(self.files, self.format)) as tables:
-            found = [piece async for piece in tables]
-        return pa.concat_tables([wanted.empty_table(), *found])
+            async for piece in tables:
+                yield piece
 
     async def keys(self, schema: ShardSchema) -> pa.Table:
         """Read keys: rows of the key columns.
 
         Raises:
-            UsageError: the table has no key; or see `rows`.
+            UsageError: the table has no key; or see `pieces`.
         """
         if not schema.key:
             raise UsageError("the table has no key: delete with --where")
@@ -175,4 +177,7 @@ class RowSource:
         from tidelog.persist.format.schema import ShardSchema
 
         columns = pa.schema([schema.data.field(name) for name in schema.key])
-        return await self.rows(ShardSchema(columns, len(schema.key)))
+        key = ShardSchema(columns, len(schema.key))
+        async with aclosing(self.pieces(key)) as pieces:
+            found = [piece async for piece in pieces]
+        return pa.concat_tables(found) if found else columns.empty_table()

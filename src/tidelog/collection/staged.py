@@ -27,6 +27,7 @@ from tidelog.collection.table.changes import (
 )
 from tidelog.collection.table.inputs import key_schema
 from tidelog.collection.table.placement import placed
+from tidelog.collection.table.staging import StagingArea, area_of, awaited, staged_pieces
 from tidelog.collection.table.writes import TableWriter
 from tidelog.collection.tables import Table, scoped_token
 from tidelog.core.clock import Clock, backoff_us
@@ -37,11 +38,8 @@ from tidelog.persist.read.selection import ALL_ROWS
 from tidelog.persist.states.state import Token
 from tidelog.persist.states.transition import Verdict
 from tidelog.persist.transactions.committing import (
-    PartsTarget,
     commit_written,
     next_time,
-    target_of,
-    write_rows,
 )
 from tidelog.persist.transactions.next_time import Reads, joined
 from tidelog.persist.transactions.transition import TableParts
@@ -49,18 +47,6 @@ from tidelog.store.port import Store
 
 BY_KEY: Final = (UPSERT, DELETE)
 OVERWRITES_MAX: Final = 50
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagingArea:
-    """All that a process needs to stage rows of a table; a plain value.
-
-    Shape: ``targets`` has one target for each shard, in the order of the shards. A delete stages
-        no parts, so it has no targets, and ``schema`` has only the key columns.
-    """
-
-    schema: ShardSchema
-    targets: tuple[PartsTarget, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +69,8 @@ async def staging_area(table: Table, operation: str = INSERT) -> StagingArea:
     """
     if operation == DELETE:
         return StagingArea(schema=key_schema(table.columns), targets=())
-    targets = [
-        await table.registered(partial(target_of, table.writer, shard.id)) for shard in table.shards
-    ]
-    # Thousands of tasks together would make the commit's record too large with inline parts.
-    objects = tuple(replace(target, inline=False) for target in targets)
-    return StagingArea(schema=table.columns, targets=objects)
+    shards = [shard.id for shard in table.shards]
+    return await table.registered(partial(area_of, table.writer, shards, table.columns))
 
 
 async def stage_rows(
@@ -99,17 +81,8 @@ async def stage_rows(
     Raises:
         UsageError: the rows do not fit. LocationError: the store failed.
     """
-    parts: dict[str, list[TableParts]] = {}
-    keys = [key_schema(area.schema).data.empty_table()]
-    while (piece := await clock.offload(lambda: next(pieces, None))) is not None:
-        keys.append(piece.select(area.schema.key))
-        shares = placed(piece, area.schema, len(area.targets)) if area.targets else []
-        for target, share in zip(area.targets, shares, strict=True):
-            if share.num_rows:
-                part = await write_rows(target, store, clock, share)
-                parts.setdefault(target.shard, []).append(part)
-    packed = stream_bytes(pa.concat_tables(keys), "zstd") if area.schema.key else b""
-    return StagedRows(parts, packed)
+    parts, keys = await staged_pieces(area, store, clock, awaited(pieces, clock))
+    return StagedRows(parts, stream_bytes(keys, "zstd") if area.schema.key else b"")
 
 
 def check_operation(table: Table, operation: str) -> None:

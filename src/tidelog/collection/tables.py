@@ -32,18 +32,17 @@ from tidelog.collection.formats.times import When
 from tidelog.collection.formats.types import parse_schema
 from tidelog.collection.spec_types import SHARDS_MAX
 from tidelog.collection.table.changes import (
+    INSERT,
+    UPSERT,
     TableChange,
     WhenMatched,
     WhenNotMatched,
     delete_of,
-    insert_of,
-    merge_of,
+    rule_of,
     update_of,
-    upsert_of,
 )
 from tidelog.collection.table.history import TableCommit, add_counts, commits_of
-from tidelog.collection.table.inputs import tables_of
-from tidelog.collection.table.placement import placed
+from tidelog.collection.table.incoming import IncomingRows
 from tidelog.collection.table.reader import TableReader
 from tidelog.collection.table.writes import TableWriter, check_at
 from tidelog.consensus.port import Consensus
@@ -66,7 +65,6 @@ from tidelog.persist.read.selection import ALL_ROWS
 from tidelog.persist.states.holding import HISTORY_HOLD
 from tidelog.persist.states.state import Token
 from tidelog.persist.transactions.transactions import Transactions
-from tidelog.persist.transactions.transition import TableParts
 from tidelog.store.port import Store
 
 T = TypeVar("T")
@@ -149,31 +147,18 @@ class Table(Collection):
             PartsSwept: the rows of a reader took too long to arrive. NOT_APPLIED.
             OutcomeUnknown: the writer has used a greater number. LocationError: the store failed.
         """
-        if self.info.key:
-            return await self._change(partial(insert_of, rows), at, token)
-        check_at(at)
-        token = scoped_token(self.info, token)
-        tables = tables_of(rows, self.columns)
-        read = partial(self.clock.offload, lambda: next(tables, None))
-        first, second = await read(), await read()
-        if second is None:
-            given = self.schema.data.empty_table() if first is None else first
-            write = partial(self.writer.insert, self._placed(given), at=at, token=token)
-            return (await self.registered(write)).upper.time - 1
-        # The rows may be more than memory holds, so each piece is written before the next is read.
-        parts: dict[str, list[TableParts]] = {shard.id: [] for shard in self.shards}
-        piece = first
-        while piece is not None:
-            for shard, some in self._placed(piece).items():
-                part = await self.registered(partial(self.writer.write_parts, shard, some))
-                parts[shard].append(part)
-            piece, second = second, await read()
-        commit = partial(self.writer.commit_parts, parts, at=at, token=token)
-        return (await self.registered(commit)).upper.time - 1
+        return await self._incoming(at, token).put(rows, INSERT)
 
-    def _placed(self, rows: pa.Table) -> dict[str, pa.Table | pa.RecordBatch]:
-        pieces = placed(rows, self.columns, len(self.shards))
-        return {shard.id: piece for shard, piece in zip(self.shards, pieces, strict=True)}
+    def _incoming(self, at: int | None, token: Token | None) -> IncomingRows:
+        check_at(at)
+        return IncomingRows(
+            writer=self._keyed_writer,
+            transactions=self.writer,
+            store=self.store,
+            registered=self.registered,
+            at=at,
+            token=scoped_token(self.info, token),
+        )
 
     async def upsert(
         self, rows: object, *, at: int | None = None, token: Token | None = None
@@ -187,7 +172,7 @@ class Table(Collection):
             UsageError: the table has no key, a key occurs twice, or the rows do not fit.
             All other errors of `insert`, except KeyExists and DataDiffers.
         """
-        return await self._change(partial(upsert_of, rows), at, token)
+        return await self._incoming(at, token).put(rows, UPSERT)
 
     async def delete(
         self,
@@ -249,10 +234,10 @@ class Table(Collection):
                 rows have equal values in the columns ``on``, or would have one key.
             All other errors of `upsert`.
         """
-        plan = partial(
-            merge_of, rows, on, when_matched=when_matched, when_not_matched=when_not_matched
+        rule = rule_of(
+            on, self.columns, when_matched=when_matched, when_not_matched=when_not_matched
         )
-        return await self._change(plan, at, token)
+        return await self._incoming(at, token).merge(rows, rule)
 
     async def _change(
         self, plan: Callable[..., TableChange], at: int | None, token: Token | None

@@ -25,7 +25,6 @@ from pyspark.sql.types import StructType
 
 from tidelog.collection.staged import (
     StagedRows,
-    StagingArea,
     check_operation,
     commit_staged,
     stage_rows,
@@ -33,6 +32,7 @@ from tidelog.collection.staged import (
 )
 from tidelog.collection.table.changes import DELETE, INSERT, OVERWRITE, UPSERT
 from tidelog.collection.table.inputs import tables_of
+from tidelog.collection.table.staging import StagingArea
 from tidelog.core.clock import SystemClock
 from tidelog.errors import NoSuchCollection, UsageError
 from tidelog.location import open_location

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections import Counter
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -12,14 +10,10 @@ import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 
-from kit.tables import SCHEMA as LAKE_SCHEMA
-from kit.tables import new_lake, numbers_in, some_rows
-from tidelog.collection.table import inputs
 from tidelog.collection.table.inputs import keys_of, table_of, tables_of
 from tidelog.errors import UsageError
+from tidelog.persist.format import inputs
 from tidelog.persist.format.schema import ShardSchema, shard_schema
-from tidelog.persist.transactions.transactions import Transactions
-from tidelog.persist.transactions.transition import TableParts
 
 TYPES: dict[str, pa.DataType] = {
     "id": pa.int64(),
@@ -318,40 +312,3 @@ def test_a_column_of_floats_is_not_rounded_to_decimals() -> None:
     assert good.column("x").to_pylist() == [Decimal("0.10"), None]
     with pytest.raises(UsageError, match=r"'x' of row 1 cannot hold the value 1\.239"):
         table_of(pa.table({"id": [1, 2], "x": [0.1, 1.239]}), schema)
-
-
-async def test_a_reader_of_any_length_is_inserted_in_pieces(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each piece is written before the next one is read, and one commit names them all."""
-    monkeypatch.setattr("tidelog.collection.table.inputs.PIECE_ROWS", 10)
-    lake = await new_lake()
-    table = await lake.tables.create("t", LAKE_SCHEMA, shards=2)
-    before = table.writer.state.upper
-    unwritten: list[int] = []
-    ahead: list[int] = []
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for number in range(9):
-            unwritten.append(number)
-            yield some_rows(*range(5 * number, 5 * number + 5)).to_batches()[0]
-
-    written = Transactions.write_parts
-
-    async def recorded(self: Transactions, name: str, rows: pa.Table) -> TableParts:
-        ahead.append(len(unwritten))
-        unwritten.clear()
-        return await written(self, name, rows)
-
-    monkeypatch.setattr(Transactions, "write_parts", recorded)
-    reader = pa.RecordBatchReader.from_batches(some_rows(0).schema, batches())
-    time = await table.insert(reader, token=("import", 1))
-    again = await table.insert(
-        some_rows(*range(45)).to_reader(max_chunksize=5), token=("import", 1)
-    )
-
-    assert again == time
-    assert max(ahead) < 6
-    assert sum(ahead) == 9
-    assert await numbers_in(table, before - 1) == {}
-    assert await numbers_in(table, time) == Counter(range(45))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tidelog.collection.table.inputs import keys_of, table_of
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 WhenMatched: TypeAlias = Literal["update", "delete", "ignore"]
 WhenNotMatched: TypeAlias = Literal["insert", "ignore"]
+Counts: TypeAlias = npt.NDArray[np.int64]
 MATCHED: Final = ("update", "delete", "ignore")
 NOT_MATCHED: Final = ("insert", "ignore")
 INSERT: Final = "insert"
@@ -86,18 +88,58 @@ class Merge:
     when_not_matched: WhenNotMatched = "insert"
 
     def updates(self, old: pa.Table) -> pa.Table:
-        places = self.lookup.places(old)
-        found = [self.schema.contents.empty_table()]
-        if self.when_matched != "ignore":
-            found.append(negated(old))
-        if self.when_matched == "update":
-            # A row of a table without a key may occur several times.
-            found.append(self.rows.take(places).append_column(DIFF, old.column(DIFF)))
-        if self.when_not_matched == "insert":
-            is_new = np.ones(self.rows.num_rows, np.bool_)
-            is_new[places] = False
-            found.append(_signed(self.rows.take(np.flatnonzero(is_new)), 1))
+        found, copies = [_taken_back(self, old)], _copies(self, old)
+        if copies.any():  # The rows of a delete have only the compared columns.
+            found.append(_added(self.rows, copies))
         return consolidated(pa.concat_tables(one.cast(self.schema.contents) for one in found))
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledMerge:
+    """A merge whose rows are not in memory; its updates only take back the rows that it replaces.
+
+    Shape: ``known`` has the key and the compared columns of all rows.
+    """
+
+    schema: ShardSchema
+    known: pa.Table
+    lookup: ByValues
+    when_matched: WhenMatched
+    when_not_matched: WhenNotMatched
+
+    def updates(self, old: pa.Table) -> pa.Table:
+        return _taken_back(self, old)
+
+    def copies(self, old: pa.Table) -> Counts:
+        """Return how often the merge adds each of its rows."""
+        return _copies(self, old)
+
+    def key_updates(self, old: pa.Table) -> pa.Table:
+        """Return the updates of the key columns, with those of the rows that the merge adds."""
+        names = [*self.schema.key, DIFF]
+        added = _added(self.known, _copies(self, old))
+        return pa.concat_tables([_taken_back(self, old).select(names), added.select(names)])
+
+
+def _taken_back(merge: Merge | SpooledMerge, old: pa.Table) -> pa.Table:
+    return old.slice(0, 0) if merge.when_matched == "ignore" else negated(old)
+
+
+def _copies(merge: Merge | SpooledMerge, old: pa.Table) -> Counts:
+    """Return how often a merge adds each of its rows, on top of the rows that match."""
+    places = merge.lookup.places(old)
+    found = np.full(merge.lookup.values.num_rows, merge.when_not_matched == "insert", np.int64)
+    found[places] = 0
+    if merge.when_matched == "update":
+        # A row of a table without a key may occur several times.
+        np.add.at(found, places, int64_of(old, DIFF))
+    return found
+
+
+def _added(rows: pa.Table, copies: Counts) -> pa.Table:
+    places = np.flatnonzero(copies)
+    field = pa.field(DIFF, pa.int64(), nullable=False)
+    return rows.take(places).append_column(field, int64_array(copies[places]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +198,11 @@ def insert_of(rows: object, schema: ShardSchema) -> Insert:
     Raises:
         UsageError: the rows do not fit, or a key occurs twice among them.
     """
-    table = table_of(rows, schema)
+    return inserted(table_of(rows, schema), schema)
+
+
+def inserted(table: pa.Table, schema: ShardSchema) -> Insert:
+    """Return the insert of a table of rows that fit; see `insert_of`."""
     return Insert(schema, table, _keys_once(table, schema) if schema.key else None)
 
 
@@ -166,12 +212,25 @@ def upsert_of(rows: object, schema: ShardSchema) -> Merge:
     Raises:
         UsageError: the table has no key; or see `insert_of`.
     """
+    check_upsert(schema)
+    return upserted(table_of(rows, schema), schema)
+
+
+def check_upsert(schema: ShardSchema) -> None:
+    """Check that a table has a key, without which no row replaces another.
+
+    Raises:
+        UsageError: it has none.
+    """
     if not schema.key:
         raise UsageError(
             "the table has no key, so no row can replace another: insert the rows, or create a "
             "table with a key"
         )
-    table = table_of(rows, schema)
+
+
+def upserted(table: pa.Table, schema: ShardSchema) -> Merge:
+    """Return the upsert of a table of rows that fit; see `upsert_of`."""
     return Merge(schema, table, _keys_once(table, schema))
 
 
@@ -225,8 +284,53 @@ def merge_of(
     """Return the merge of rows; ``on`` are the compared columns, by default those of the key.
 
     Raises:
-        UsageError: ``on`` is missing or names an unknown column, a rule is unknown, or two rows
-            have equal values in these columns; or see `insert_of`.
+        UsageError: two rows have equal values in these columns; or see `rule_of` and `insert_of`.
+    """
+    rule = rule_of(on, schema, when_matched=when_matched, when_not_matched=when_not_matched)
+    return rule.merge(table_of(rows, schema), schema)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRule:
+    """A merge without its rows.
+
+    Shape: ``columns`` are the compared ones, in the order of the table.
+    """
+
+    columns: list[str]
+    when_matched: WhenMatched
+    when_not_matched: WhenNotMatched
+
+    @property
+    def adds_rows(self) -> bool:
+        return self.when_matched == "update" or self.when_not_matched == "insert"
+
+    def is_upsert(self, schema: ShardSchema) -> bool:
+        replaces = (self.when_matched, self.when_not_matched) == ("update", "insert")
+        return replaces and self.columns == schema.key
+
+    def merge(self, rows: pa.Table, schema: ShardSchema) -> Merge:
+        """Return the merge of rows that fit; it needs only ``columns`` if it adds no rows."""
+        lookup = _once(rows.select(self.columns), "merge")
+        return Merge(schema, rows, lookup, self.when_matched, self.when_not_matched)
+
+    def spooled(self, known: pa.Table, schema: ShardSchema) -> SpooledMerge:
+        """Return the merge of rows that are not in memory."""
+        lookup = _once(known.select(self.columns), "merge")
+        return SpooledMerge(schema, known, lookup, self.when_matched, self.when_not_matched)
+
+
+def rule_of(
+    on: Sequence[str] | None,
+    schema: ShardSchema,
+    *,
+    when_matched: WhenMatched,
+    when_not_matched: WhenNotMatched,
+) -> MergeRule:
+    """Return the rule of a merge; ``on`` are the compared columns, by default those of the key.
+
+    Raises:
+        UsageError: ``on`` is missing or names an unknown column, or an action is unknown.
     """
     for value, known, what in (
         (when_matched, MATCHED, "when_matched"),
@@ -243,9 +347,8 @@ def merge_of(
             else "the table has no key: pass on= with the columns to compare"
         )
         raise UsageError(f"{what}; the columns are {joined_names(schema.names)}")
-    table = table_of(rows, schema)
-    lookup = _once(table.select([name for name in schema.names if name in asked]), "merge")
-    return Merge(schema, table, lookup, when_matched, when_not_matched)
+    columns = [name for name in schema.names if name in asked]
+    return MergeRule(columns, when_matched, when_not_matched)
 
 
 def staged_of(operation: str, keys: pa.Table, schema: ShardSchema) -> Staged:

@@ -18,7 +18,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidelog.collection.table.changes import TableChange, check_absent, unread_keys
+from tidelog.collection.table.changes import SpooledMerge, TableChange, check_absent, unread_keys
 from tidelog.collection.table.lookups import Lookup
 from tidelog.collection.table.placement import placed
 from tidelog.collection.table.reader import TableReader, TableView
@@ -47,6 +47,7 @@ from tidelog.persist.transactions.transition import TableParts
 PLANS_MAX: Final = 50
 COMMITS_MAX: Final = 50
 WRITES_AT_ONCE: Final = 8
+Stage = Callable[[pa.Table], Awaitable[Mapping[str, TableParts]]]
 NOTHING_STAGED: Final[Mapping[str, TableParts]] = {}
 AT_MAX: Final = 253_402_300_799_999  # The last millisecond of the year 9999.
 
@@ -65,11 +66,15 @@ def check_at(at: int | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """The updates of a write, by shard, and the rows on which they depend, as of a view."""
+    """The updates of a write, by shard, and the rows on which they depend, as of a view.
+
+    ``staged`` are the parts that the write has already, by shard.
+    """
 
     view: TableView
     lookups: tuple[Lookup, ...]
     updates: Mapping[str, pa.Table]
+    staged: Mapping[str, TableParts]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,10 +91,12 @@ class TableWriter:
         at: int | None = None,
         token: Token | None = None,
         staged: Mapping[str, TableParts] = NOTHING_STAGED,
+        stage: Stage | None = None,
     ) -> int:
         """Commit a change; return the time in milliseconds as of which it is visible.
 
-        ``staged`` are parts of further rows by shard, which are committed with the change.
+        ``staged`` are parts of further rows by shard, which are committed with the change. Or
+        ``stage`` writes these parts, for each plan, on top of the rows of the change's lookup.
 
         The time is the first one that is not before ``at`` (default: the clock) and past all
         earlier commits. With the ``token`` of an earlier call that was committed, nothing is
@@ -111,7 +118,7 @@ class TableWriter:
             if known is not None:
                 return known
             try:
-                return await self._write(change, request, staged)
+                return await self._write(change, request, stage or staged)
             except (UsageError, DataDiffers):
                 # Another process may have committed the token after the check above.
                 known = await self._committed(token)
@@ -127,24 +134,24 @@ class TableWriter:
         return None if done is None else done.upper.time - 1
 
     async def _write(
-        self, change: TableChange, request: NextTime, staged: Mapping[str, TableParts]
+        self, change: TableChange, request: NextTime, staged: Stage | Mapping[str, TableParts]
     ) -> int:
         clock = self.reader.transactions.clock
         is_fresh = False
         for attempt in range(PLANS_MAX):
             try:
-                plan = await self._planned(change, fresh=is_fresh)
+                plan = await self._planned(change, staged, fresh=is_fresh)
             except UsageError:
                 if is_fresh:
                     raise
                 is_fresh = True  # The known states may be old, and no longer a reason to refuse.
                 continue
             try:
-                time = await self._commit(plan, request, staged)
+                time = await self._commit(plan, request)
                 if time is not None:
                     return time
             except (PartsSwept, NotRegistered):
-                if staged:
+                if isinstance(staged, Mapping) and staged:
                     raise  # Only the processes that staged the parts can write them again.
             is_fresh = True
             await clock.sleep(backoff_us(attempt, clock))
@@ -153,7 +160,9 @@ class TableWriter:
             f"{self.reader.name!r} that this write reads; try again"
         )
 
-    async def _planned(self, change: TableChange, *, fresh: bool) -> _Plan:
+    async def _planned(
+        self, change: TableChange, staged: Stage | Mapping[str, TableParts], *, fresh: bool
+    ) -> _Plan:
         """Read the rows that a change depends on, and return its updates."""
         reader, lookup = self.reader, change.lookup
         view = await reader.view(reader.shards_of(lookup), fresh=fresh)
@@ -163,15 +172,14 @@ class TableWriter:
         pieces = placed(found.updates, reader.schema, len(reader.shards))
         pairs = zip(reader.shards, pieces, strict=True)
         updates = {shard: piece for shard, piece in pairs if piece.num_rows}
-        return _Plan(view=view, lookups=found.lookups, updates=updates)
+        parts = staged if isinstance(staged, Mapping) else await staged(found.old)
+        return _Plan(view=view, lookups=found.lookups, updates=updates, staged=parts)
 
-    async def _commit(
-        self, plan: _Plan, request: NextTime, staged: Mapping[str, TableParts]
-    ) -> int | None:
+    async def _commit(self, plan: _Plan, request: NextTime) -> int | None:
         """Write and commit the parts; return the time, or None if the plan is no longer right."""
         reader, view = self.reader, plan.view
         clock = reader.transactions.clock
-        writes = _merged(await self._written(plan), staged)
+        writes = _merged(await self._written(plan), plan.staged)
         for attempt in range(COMMITS_MAX):
             reads = Reads(upper=view.upper, shards=frozenset(view.states))
             asked = replace(request, reads=reads, known_upper=view.upper)
@@ -211,9 +219,10 @@ def _merged(
 
 @dataclass(frozen=True, slots=True)
 class PlannedUpdates:
-    """The updates of a change, and the lookups of the rows that it read."""
+    """The updates of a change, the rows of its lookup, and the lookups of all rows that it read."""
 
     updates: pa.Table
+    old: pa.Table
     lookups: tuple[Lookup, ...]
 
 
@@ -228,8 +237,9 @@ async def planned_updates(
     lookup = change.lookup
     old = change.schema.contents.empty_table() if lookup is None else await rows(lookup)
     updates = await clock.offload(lambda: change.updates(old))
-    new = unread_keys(change, updates)
+    keyed = change.key_updates(old) if isinstance(change, SpooledMerge) else updates
+    new = unread_keys(change, keyed)
     if new is not None:
         check_absent(new, await rows(new))
     lookups = tuple(one for one in (lookup, new) if one is not None)
-    return PlannedUpdates(updates, lookups)
+    return PlannedUpdates(updates, old, lookups)

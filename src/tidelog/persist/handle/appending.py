@@ -5,11 +5,11 @@ Source: persist, "Append" and "Backpressure"; design page 4, "Writing".
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -23,6 +23,14 @@ from tidelog.errors import (
     SchemaEvolved,
     UpperMismatch,
     UsageError,
+)
+from tidelog.persist.format.inputs import (
+    PIECE_BYTES,
+    check_rows,
+    is_stream,
+    joined_tables,
+    pieces_of,
+    whole_of,
 )
 from tidelog.persist.format.part import Part, sums_of
 from tidelog.persist.format.schema import ShardSchema
@@ -41,7 +49,7 @@ from tidelog.persist.write.covered import (
     keeps_apart,
     sum_of,
 )
-from tidelog.persist.write.streaming import Stream, check_stream, gathered, write_each
+from tidelog.persist.write.streaming import Stream, gathered, write_each
 from tidelog.rowhash import RowSum
 
 if TYPE_CHECKING:
@@ -49,7 +57,8 @@ if TYPE_CHECKING:
 
 WRITES_MAX: Final = 3
 PARTS_COMPARED: Final = 2  # The number of parts decoded concurrently: each is large.
-Updates = pa.Table | pa.RecordBatch | Stream | None
+# Rows of a kind of `tidelog.persist.format.inputs`, or an async iterable of Arrow tables, or None.
+Updates: TypeAlias = object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +75,8 @@ async def compare_and_append(
     shard: ShardHandle, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
 ) -> AppendResult:
     """Append updates at times in ``[lower, upper)``; see `Shard.compare_and_append`."""
-    if updates is not None and not isinstance(updates, pa.Table | pa.RecordBatch):
-        check_stream(updates)
+    if _may_stream(updates):
+        check_rows(updates)
     try:
         return await _append(shard, updates, lower, upper, options)
     except (SchemaEvolved, UsageError, OutcomeUnknown):
@@ -90,14 +99,13 @@ async def _answer_by_stored_schema(
         OutcomeUnknown, UsageError, DataDiffers: see `tidelog.persist.states.transition`.
     """
     state = await shard.refresh()
-    if isinstance(updates, pa.RecordBatch):
-        updates = pa.Table.from_batches([updates])
-    if not isinstance(updates, pa.Table | None) or not state.schema:
+    if (_may_stream(updates) and is_stream(updates)) or not state.schema:
         return None  # A stream cannot be read twice.
     stored = stored_schema(state, lower)
     command = _command(shard, [], lower, upper, options, schema=stored.encoded)
     try:
-        sum_t = await sum_by_stored_schema(shard, state, updates, lower, upper)
+        table = await _whole(shard, updates, newest_schema(state))
+        sum_t = await sum_by_stored_schema(shard, state, table, lower, upper)
     except UsageError:
         return None
     return transition.decide_retry(state, command, sum_t=sum_t)
@@ -137,15 +145,15 @@ async def _append(
 ) -> AppendResult:
     schema = await _schema_of(shard)
     options = replace(options, schema=schema)
-    if updates is not None and not isinstance(updates, pa.Table | pa.RecordBatch):
+    if _may_stream(updates) and is_stream(updates):
         transition.check_interval(lower, upper, rows=0)
         parts = await _write_stream(shard, updates, schema, lower, upper)
         return await commit_parts(shard, parts, lower, upper, options)
-    rows = 0 if updates is None else updates.num_rows
+    table = await _whole(shard, updates, schema)
+    rows = 0 if table is None else table.num_rows
     transition.check_interval(lower, upper, rows=rows)
     ready: pa.Table | None = None
-    if updates is not None and rows:
-        table = updates if isinstance(updates, pa.Table) else pa.Table.from_batches([updates])
+    if table is not None and rows:
         work = partial(prepare_updates, table, schema, lower=lower, upper=upper)
         ready = await shard.clock.offload(work)
 
@@ -243,14 +251,15 @@ def _command(
 
 
 async def append(
-    shard: ShardHandle, updates: pa.Table, start: Frontier, until: Frontier
+    shard: ShardHandle, updates: object, start: Frontier, until: Frontier
 ) -> AppendResult:
     """Make the shard hold these updates for ``[start, until)``; see `Shard.append`."""
+    check_rows(updates)
     schema = await _schema_of(shard)
-    transition.check_interval(start, until, rows=updates.num_rows)
-    ready = await shard.clock.offload(
-        lambda: prepare_updates(updates, schema, lower=start, upper=until)
-    )
+    table = await _read_whole(shard, updates, schema)
+    transition.check_interval(start, until, rows=table.num_rows)
+    work = partial(prepare_updates, table, schema, lower=start, upper=until)
+    ready = await shard.clock.offload(work)
     state = await shard.refresh()
     while True:
         transition.check_not_dropped(state)
@@ -310,14 +319,45 @@ async def _sum_of_stored(
     return sum(sums, RowSum.zero())
 
 
+def _may_stream(updates: Updates) -> bool:
+    return not isinstance(updates, pa.Table | pa.RecordBatch | None)
+
+
+async def _whole(shard: ShardHandle, updates: Updates, schema: ShardSchema) -> pa.Table | None:
+    """Return updates that are not a stream as one table."""
+    if updates is None or isinstance(updates, pa.Table):
+        return updates
+    if isinstance(updates, pa.RecordBatch):
+        return pa.Table.from_batches([updates])
+    return await shard.clock.offload(lambda: whole_of(updates, schema.updates))
+
+
+async def _read_whole(shard: ShardHandle, updates: object, schema: ShardSchema) -> pa.Table:
+    """Return updates of any kind as one table; a stream is read to its end."""
+    if isinstance(updates, pa.Table):
+        return updates
+    stream = _stream(updates, schema)
+    async with aclosing(gathered(stream, PIECE_BYTES, shard.clock)) as tables:
+        found = [one async for one in tables]
+    return joined_tables(found) if found else schema.updates.empty_table()
+
+
+def _stream(updates: Updates, schema: ShardSchema) -> Stream:
+    if isinstance(updates, AsyncIterable):
+        return updates
+    return pieces_of(updates, schema.updates)
+
+
 async def _write_stream(
-    shard: ShardHandle, updates: Stream, schema: ShardSchema, lower: Frontier, upper: Frontier
+    shard: ShardHandle, updates: Updates, schema: ShardSchema, lower: Frontier, upper: Frontier
 ) -> list[Part]:
     """Write updates as they arrive, one part at a time."""
     writer = shard.writer(schema)
 
     async def ready() -> AsyncGenerator[pa.Table, None]:
-        async with aclosing(gathered(updates, writer.part_bytes, shard.clock)) as tables:
+        async with aclosing(
+            gathered(_stream(updates, schema), writer.part_bytes, shard.clock)
+        ) as tables:
             async for table in tables:
                 transition.check_interval(lower, upper, rows=table.num_rows)
                 work = partial(prepare_updates, table, schema, lower=lower, upper=upper)

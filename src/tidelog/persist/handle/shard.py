@@ -161,9 +161,10 @@ class Shard:
     ) -> AppendResult:
         """Append updates for ``[expected_upper, upper)`` if the shard's upper is the expected one.
 
-        Shape: ``updates`` as in `ShardSchema.updates`: a table, a record batch, or a reader or an
-            iterable of these, of any length; None for no updates. ``upper`` None finishes the
-            shard.
+        Shape: ``updates`` have the columns of `ShardSchema.updates`. They are an Arrow table or
+            batch, a pandas or Polars DataFrame, an object with the Arrow stream interface or a list
+            of dicts. A reader or an iterable of Arrow tables may have any length. None means no
+            updates, and ``upper`` None finishes the shard.
 
         With the ``token`` of an earlier call that landed, the result is ALREADY. The state
         remembers the token of a ``named`` writer until `drop_writer`.
@@ -221,11 +222,12 @@ class Shard:
         return await self._in_time(work, writes=True)
 
     async def append(
-        self, updates: pa.Table, lower: Frontier | int, upper: Frontier | int | None
+        self, updates: object, lower: Frontier | int, upper: Frontier | int | None
     ) -> AppendResult:
         """Make the shard hold these updates for ``[lower, upper)``, whichever writer brings them.
 
-        Several writers may bring the same data, cut at different times. Updates at times below the
+        ``updates`` as in `compare_and_append`, but a stream is read to its end first. Several
+        writers may bring the same data, cut at different times. Updates at times below the
         shard's upper are compared with the shard's: by the sums that the state remembers, or by
         reading. The others are written. The verdict is ALREADY if there are no others.
 
@@ -236,11 +238,6 @@ class Shard:
             AsOfBeforeSince: updates at these times can no longer be read. NOT_APPLIED.
             CorruptionError, LocationError: reading them failed. NOT_APPLIED.
         """
-        check_kind(
-            updates,
-            pa.Table,
-            "updates to append must be a pyarrow table (pyarrow.table(...) converts columns)",
-        )
         work = appending.append(self, updates, Frontier.of(lower), Frontier.of(upper))
         return await self._in_time(work, writes=True)
 

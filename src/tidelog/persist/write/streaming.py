@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
@@ -17,13 +17,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidelog.core.clock import Clock
-from tidelog.errors import UsageError
+from tidelog.persist.format.inputs import arrow_table, joined_tables
 from tidelog.persist.format.part import Part
 from tidelog.persist.write.writer import PartWriter
 
 _END: Final[Any] = object()  # Not None, because a stream may contain None, which is refused.
-Rows = pa.Table | pa.RecordBatch
-Stream = pa.RecordBatchReader | AsyncIterable[Rows] | Iterable[Rows]
+Stream = AsyncIterable[object] | Iterable[object]
 
 
 async def gathered(stream: Stream, part_bytes: int, clock: Clock) -> AsyncGenerator[pa.Table, None]:
@@ -41,10 +40,10 @@ async def gathered(stream: Stream, part_bytes: int, clock: Clock) -> AsyncGenera
             held.append(table)
             size += table.nbytes
             if size >= part_bytes:
-                yield _joined(held)
-                held, size = [], 0
+                whole, held, size = joined_tables(held), [], 0
+                yield whole
     if held:
-        yield _joined(held)
+        yield joined_tables(held)
 
 
 async def write_each(
@@ -89,43 +88,9 @@ async def write_each(
 async def _each(stream: Stream, clock: Clock) -> AsyncGenerator[pa.Table, None]:
     if isinstance(stream, AsyncIterable):
         async for rows in stream:
-            yield _table(rows)
+            yield arrow_table(rows)
         return
     waiting = iter(stream)
     # Producing the next rows may compute or block, so it runs on another thread.
     while (rows := await clock.offload(partial(next, waiting, _END))) is not _END:
-        yield _table(rows)
-
-
-def check_stream(updates: object) -> None:
-    """Refuse values that cannot yield tables; mappings and data frames iterate over other things.
-
-    Raises:
-        UsageError: the updates are neither tables nor an iterable of them.
-    """
-    is_one = isinstance(updates, str | bytes | Mapping) or hasattr(updates, "__dataframe__")
-    if is_one or not isinstance(updates, AsyncIterable | Iterable):
-        raise _no_rows(updates)
-
-
-def _table(rows: object) -> pa.Table:
-    if isinstance(rows, pa.RecordBatch):
-        return pa.Table.from_batches([rows])
-    if isinstance(rows, pa.Table):
-        return rows
-    raise _no_rows(rows)
-
-
-def _no_rows(found: object) -> UsageError:
-    return UsageError(
-        "updates must be a pyarrow table, a record batch, a RecordBatchReader, or an iterable of "
-        "these: pyarrow.table(...) converts a dict of columns or a data frame",
-        given=type(found).__name__,
-    )
-
-
-def _joined(held: list[pa.Table]) -> pa.Table:
-    try:
-        return pa.concat_tables(held)
-    except pa.ArrowInvalid as error:
-        raise UsageError(f"the tables have different schemas: {error}") from error
+        yield arrow_table(rows)
