@@ -97,6 +97,29 @@ def test_a_table_from_its_creation_to_its_end(keyed: Cli) -> None:
     assert keyed.done("table", "list", "--json").objects == []
 
 
+def test_a_direct_table_has_all_verbs(cli: Cli) -> None:
+    """The mode is shown; sizes, histories and queries are those of other tables."""
+    words = ("table", "create", "prices", "--schema", COLUMNS, "--key", "id", "--mode", "direct")
+    made = cli.done(*words, "--json").object
+    assert (made["mode"], made["shards"]) == ("direct", 1)
+    refused(cli(*words[:2], "more", *words[3:], "--shards", "2"), "--mode direct has one shard")
+    put(cli, "insert", "prices", TEA, JAM)
+    put(cli, "upsert", "prices", {**TEA, "price": 5.0})
+    cli.done("table", "update", "prices", "--set", "price = 1", "--where", "id = 2")
+
+    assert rows_of(cli, "prices") == [{**TEA, "price": 5.0}, {**JAM, "price": 1.0}]
+    assert [one[1:] for one in history_of(cli, "prices")] == [(2, 0), (1, 1), (1, 1)]
+    assert cli.done("table", "describe", "prices", "--json").object["mode"] == "direct"
+    assert "direct" in cli.done("table", "describe", "prices").out
+    assert cli.done("sql", "SELECT sum(price) AS p FROM prices", "--json").object == {"p": 6.0}
+    cli.done("compact", "prices")
+    cli.done("collect", "--sweep")
+    cli.done("table", "advance")
+    assert len(rows_of(cli, "prices")) == 2
+    cli.done("table", "drop", "prices", "--yes")
+    refused(cli("table", "describe", "prices"), "'prices'")
+
+
 def test_commands_of_collections_read_a_table(keyed: Cli) -> None:
     """A table is a collection for read, changes, sql, collection list and collection describe."""
     time = put(keyed, "insert", "prices", TEA, JAM)["time"]

@@ -103,11 +103,12 @@ class Model:
 class World:
     """Tables in a store with faults, and their models at each time."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, keys: dict[str, tuple[str, ...]], mode: str = "wal") -> None:
         self.pick = random.Random(seed)
+        self.keys, self.mode = keys, mode
         self.inner = MemoryStore()
         self.bad = CountedStore(self.inner)
-        self.models = {name: Model(key) for name, key in KEYS.items()}
+        self.models = {name: Model(key) for name, key in keys.items()}
         self.history: list[tuple[int, dict[str, Rows]]] = []
         self.lakes: list[Location] = []
         self.handles: dict[tuple[int, str], Table] = {}
@@ -115,8 +116,9 @@ class World:
 
     async def begin(self) -> None:
         lake = await lake_of(self.inner, OneThread())
-        for name, key in KEYS.items():
-            await lake.tables.create(name, SCHEMA, key=key, shards=1 if name == "pair" else 3)
+        for name, key in self.keys.items():
+            shards = 1 if name == "pair" or self.mode == "direct" else 3
+            await lake.tables.create(name, SCHEMA, key=key, shards=shards, mode=self.mode)
         self.lakes = [await lake_of(self.bad, OneThread()) for _ in range(2)]
 
     async def handle(self, name: str) -> Table:
@@ -180,7 +182,7 @@ class World:
 
     async def change(self) -> None:
         """Write one table, from a handle of any process."""
-        name = self.pick.choice(list(KEYS))
+        name = self.pick.choice(list(self.keys))
         method, given, options, apply = self.write(name)
         table, token = await self.handle(name), ("model", self.number)
         self.number += 1
@@ -216,7 +218,7 @@ class World:
     async def filled(self, tx: TableTransaction, drafts: dict[str, Model]) -> bool:
         """Make the writes of a transaction; return False if one is refused."""
         for _ in range(self.pick.randrange(1, 5)):
-            name = self.pick.choice(list(KEYS))
+            name = self.pick.choice(list(self.keys))
             method, given, options, apply = self.write(name)
             draft = Model(KEYS[name], drafts[name].rows)
             call = getattr(tx, method)
@@ -251,7 +253,7 @@ class World:
     async def tend(self) -> None:
         """Merge, collect and sweep the shards of one table, and apply all commits."""
         lake = await lake_of(self.inner, OneThread())
-        table = await lake.table(self.pick.choice(list(KEYS)))
+        table = await lake.table(self.pick.choice(list(self.keys)))
         for one in table.shards:
             shard = Shard(
                 id=ShardId(one.id),
@@ -270,7 +272,7 @@ class World:
         """Compare the newest contents, and those of some earlier times, with the models."""
         lake = await lake_of(self.inner, OneThread())
         for time, rows in [self.history[-1], *self.pick.choices(self.history, k=count)]:
-            for name in KEYS:
+            for name in self.keys:
                 found = await (await (await lake.table(name)).snapshot(time)).to_arrow()
                 assert counted(found) == rows[name], (name, time)
 
@@ -282,9 +284,20 @@ def counted(found: Any) -> Rows:
 @pytest.mark.parametrize("seed", range(4))
 async def test_tables_equal_dicts_of_rows(seed: int) -> None:
     """Contents as of each time are those of the model, whatever fails or merges between."""
-    world = World(seed)
+    world = World(seed, KEYS)
     await world.begin()
     for _ in range(18):
         step = world.pick.choice([world.change] * 5 + [world.transaction] * 3 + [world.tend])
         await step()
+    await world.check(6)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", KEYS)
+async def test_direct_tables_equal_dicts_of_rows(name: str, seed: int) -> None:
+    """A direct table has the same contents, without transactions; its times are its own."""
+    world = World(seed, {name: KEYS[name]}, mode="direct")
+    await world.begin()
+    for _ in range(14):
+        await world.pick.choice([world.change] * 5 + [world.tend])()
     await world.check(6)

@@ -271,3 +271,16 @@ def test_the_page_runs(spark: SparkSession, tmp_path: Path) -> None:
         commits = location.table("prices").history()
     assert {row["id"]: row["name"] for row in found} == {1: "ONE", 2: "DEUX"}
     assert len(commits) == 6
+
+
+def test_a_direct_table_is_written_and_read(spark: SparkSession, lake: Path) -> None:
+    """A table of mode direct takes the same operations, and Spark reads it at its own time."""
+    with tidelog.connect(str(lake)) as location:
+        location.tables.create("direct", "a bigint, b varchar", key=["a"], mode="direct")
+    save(numbered(spark, 0, 50), lake, "direct")
+    save(numbered(spark, 40, 60, "newer"), lake, "direct", operation="upsert")
+    assert rows_in(lake, "direct") == pairs(0, 40) + pairs(40, 60, "newer")
+    frame = spark.read.format("tidelog").option("location", str(lake)).load("direct")
+    assert frame.count() == 60
+    save(numbered(spark, 0, 3), lake, "direct", mode="overwrite")
+    assert rows_in(lake, "direct") == pairs(0, 3)

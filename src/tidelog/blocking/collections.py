@@ -10,6 +10,7 @@ from tidelog.collection import collections as awaited_collections
 from tidelog.collection import reading as awaited_reading
 from tidelog.collection import tables as awaited_tables
 from tidelog.collection import transaction as awaited_transaction
+from tidelog.collection.table.direct import WAL
 
 if TYPE_CHECKING:
     import builtins
@@ -201,11 +202,14 @@ class Tables(BlockingTwin[awaited_tables.Tables]):
         key: Sequence[str] = (),
         shards: int = 1,
         retain_ms: int | None = None,
+        mode: str = WAL,
     ) -> Table:
         return Table(
             self._portal,
             self._portal.run(
-                self._inner.create(name, schema, key=key, shards=shards, retain_ms=retain_ms)
+                self._inner.create(
+                    name, schema, key=key, shards=shards, retain_ms=retain_ms, mode=mode
+                )
             ),
         )
 

@@ -78,6 +78,13 @@ def create(
             help="How long earlier times stay readable; see 'collection retain'.",
         ),
     ] = "forever",
+    mode: Annotated[
+        Literal["wal", "direct"],
+        typer.Option(
+            help="wal: transactions write the table together with others. direct: one shard, with "
+            "times of its own, outside of transactions.",
+        ),
+    ] = "wal",
     as_json: AsJson = False,
 ) -> None:
     """Create a table, and the location if it does not exist."""
@@ -89,14 +96,18 @@ def create(
     retain_ms = parse_retention_ms(retain, what="--retain")
     columns = [] if key is None else split_names(key)
     table_schema(schema, columns)  # A mistake must not create the location.
+    if mode == "direct" and shards != 1:
+        raise UsageError("--mode direct has one shard: remove --shards, or --mode direct")
     location_url(context)
 
     async def work(location: Location) -> None:
-        await location.tables.create(name, schema, key=columns, shards=shards, retain_ms=retain_ms)
+        await location.tables.create(
+            name, schema, key=columns, shards=shards, retain_ms=retain_ms, mode=mode
+        )
 
     on_location(context, work, create=True)
     show(
-        {"table": name, "key": columns, "shards": shards, "retain_ms": retain_ms},
+        {"table": name, "key": columns, "shards": shards, "retain_ms": retain_ms, "mode": mode},
         f"Created the table {name!r}. Write rows to it with: tidelog table insert {name} FILES",
         as_json=as_json,
         is_said=True,
@@ -137,7 +148,8 @@ def describe(context: typer.Context, name: TableName, as_json: AsJson = False) -
         return table, await table.describe()
 
     table, found = on_location(context, work)
-    facts = {"retain_ms": table.info.retain_ms, "created_us": table.info.created_us}
+    info = table.info
+    facts = {"retain_ms": info.retain_ms, "created_us": info.created_us, "mode": info.mode}
     show(found.to_dict() | facts, _fields(table, found), as_json=as_json)
 
 
@@ -155,6 +167,7 @@ def _fields(table: Table, found: CollectionDescription) -> list[Field]:
         ("since", "never" if found.since is None else format_time(found.since)),
         ("complete to", found.complete_to or "nothing yet"),
         ("shards", str(len(table.shards))),
+        ("mode", table.info.mode),
         ("created", time_text(table.info.created_us)),
     ]
 

@@ -13,6 +13,7 @@ from tidelog.collection.catalog.catalog import Catalog
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.catalog.retention import move_history
 from tidelog.collection.collection import Collection
+from tidelog.collection.table.direct import DIRECT
 from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock
@@ -57,7 +58,7 @@ class Collections:
             is_errors=is_errors,
             appended=is_errors or rendition.id in appended,
             table=table,
-            transactions=None if table is None else self.transactions,
+            transactions=None if table is None or table.mode == DIRECT else self.transactions,
         )
 
     async def list(self) -> builtins.list[str]:

@@ -41,6 +41,7 @@ from tidelog.collection.table.changes import (
     rule_of,
     update_of,
 )
+from tidelog.collection.table.direct import DIRECT, MODES, WAL, DirectTransactions
 from tidelog.collection.table.history import TableCommit, add_counts, commits_of
 from tidelog.collection.table.incoming import IncomingRows
 from tidelog.collection.table.reader import TableReader
@@ -83,6 +84,7 @@ class Table(Collection):
 
     controller: Controller
     _changes: TableWriter | None = field(init=False, default=None)
+    _direct: DirectTransactions | None = field(init=False, default=None)
 
     def __repr__(self) -> str:
         return f"<tidelog table {self.name!r}: {len(self.schema.names)} columns>"
@@ -102,9 +104,18 @@ class Table(Collection):
 
     @property
     def writer(self) -> Transactions:
-        """Return the transactions that write the table."""
-        assert self.transactions is not None
-        return self.transactions
+        """Return the transactions that write the table; a direct table has its own."""
+        if self.transactions is not None:
+            return self.transactions
+        if self._direct is None:
+            self._direct = DirectTransactions(
+                name=TABLES,
+                store=self.store,
+                consensus=self.consensus,
+                clock=self.clock,
+                only=self.shards[0],
+            )
+        return self._direct
 
     @property
     def reader(self) -> TableReader:
@@ -261,12 +272,15 @@ class Table(Collection):
             return await call()
 
     async def finish(self) -> None:
-        """Register the shards that a creation left unregistered when its process died.
+        """Finish a creation whose process died: register the shards, or create the only one.
 
         Raises:
             NoSuchCollection: the table was dropped. LocationError: the store failed; call again.
         """
         await self._check_listed()
+        if self.info.mode == DIRECT:
+            await self.writer.insert({})  # The first write creates the shard.
+            return
         work = [partial(self.writer.register, one) for one in self.shards]
         try:
             await run_all(work, at_once=AT_ONCE)
@@ -326,12 +340,14 @@ class Tables:
         key: Sequence[str] = (),
         shards: int = 1,
         retain_ms: int | None = None,
+        mode: str = WAL,
     ) -> Table:
         """Create an empty table, readable from now on; or finish a creation that was interrupted.
 
         ``schema`` is an Arrow schema or text, such as ``'id bigint, name varchar'``. The columns of
         the ``key`` come first in the table. A row's key selects one of the ``shards``; without a
-        key, the whole row does. Times older than ``retain_ms`` may become unreadable.
+        key, the whole row does. Times older than ``retain_ms`` may become unreadable. In the
+        ``mode`` "direct", the table has one shard and its own times, and no transaction changes it.
 
         If a process dies during its call, a call with the same arguments finishes the creation.
 
@@ -341,7 +357,8 @@ class Tables:
                 A call whose answer was lost may have finished this table: open it.
             LocationError: the store failed; call again.
         """
-        wanted = _Definition(check_name(name, of="name of a table"), schema, key, shards, retain_ms)
+        check_name(name, of="name of a table")
+        wanted = _Definition(name, schema, key, shards, retain_ms, mode)
         collection, rendition, info = wanted.planned(self.clock)
         try:
             await self.controller.create_table(collection, rendition, info)
@@ -353,7 +370,7 @@ class Tables:
         table = self._opened(rendition, info)
         await table.finish()
         # An empty commit moves the upper of the table past the clock, so that it can be read.
-        await self.transactions.insert({})
+        await table.writer.insert({})
         return table
 
     async def open(self, name: str) -> Table:
@@ -386,7 +403,7 @@ class Tables:
             await drop_shard(self.transactions, self._shard(shard))
 
     async def advance(self) -> int:
-        """Make all tables complete up to now; return their newest complete time in milliseconds.
+        """Make all tables complete up to now; return a time in milliseconds at which all are.
 
         Without writes, the newest complete time of the tables stays the same, and so does the
         common time of a query over tables and collections of sources.
@@ -394,21 +411,28 @@ class Tables:
         Raises:
             UsageError: the location has no table. LocationError: the store failed; call again.
         """
-        if not await self.list():
+        tables = (await self.controller.catalog()).tables
+        if not tables:
             raise UsageError("the location has no table yet: create one first")
-        return (await self.transactions.insert({})).upper.time - 1
+        direct = [name for name, info in tables.items() if info.mode == DIRECT]
+        writers = [(await self.open(name)).writer for name in direct]
+        if len(direct) < len(tables):
+            writers.append(self.transactions)
+        done = await run_all([partial(one.insert, {}) for one in writers], at_once=AT_ONCE)
+        return min(one.upper.time for one in done) - 1
 
     async def _is_unfinished(
         self, catalog: Catalog, rendition: RenditionInfo, info: TableInfo
     ) -> bool:
         """Return True if the catalog has this table, and its creation was interrupted."""
         known = catalog.tables.get(info.name)
-        if known is None or (known.key, known.retain_ms) != (info.key, info.retain_ms):
+        same = ("key", "retain_ms", "mode")
+        if known is None or any(getattr(known, one) != getattr(info, one) for one in same):
             return False
         stored = catalog.renditions[known.rendition]
         if stored.schema != rendition.schema or len(stored.shards) != len(rendition.shards):
             return False
-        state = await self.transactions.refresh()
+        state = await self._opened(stored, known).writer.refresh()
         return not state.upper or not all(shard in state.tables for shard in stored.shards)
 
     def _opened(self, rendition: RenditionInfo, info: TableInfo) -> Table:
@@ -419,7 +443,7 @@ class Tables:
             consensus=self.consensus,
             clock=self.clock,
             table=info,
-            transactions=self.transactions,
+            transactions=None if info.mode == DIRECT else self.transactions,
             controller=self.controller,
         )
         for shard in table.shards:
@@ -470,6 +494,7 @@ class _Definition:
     key: Sequence[str]
     shards: int
     retain_ms: int | None
+    mode: str
 
     def planned(self, clock: Clock) -> tuple[CollectionInfo, RenditionInfo, TableInfo]:
         """Return the items of the catalog.
@@ -482,6 +507,13 @@ class _Definition:
             raise UsageError(
                 f"shards= must be a whole number (int) from 1 to {SHARDS_MAX}",
                 found=quoted(self.shards),
+            )
+        if self.mode not in MODES:
+            raise UsageError(f"mode= must be {' or '.join(MODES)}, not {quoted(self.mode)}")
+        if self.mode == DIRECT and self.shards != 1:
+            raise UsageError(
+                "a table of mode 'direct' has one shard: remove shards=, or create the table in "
+                "mode 'wal'"
             )
         if self.retain_ms is not None:
             check_whole(self.retain_ms, "retain_ms")
@@ -501,6 +533,7 @@ class _Definition:
             key=tuple(key),
             created_us=now_us,
             retain_ms=self.retain_ms,
+            mode=self.mode,
         )
         return collection, rendition, info
 

@@ -30,6 +30,7 @@ from tidelog.collection.table.changes import (
     update_of,
     upsert_of,
 )
+from tidelog.collection.table.direct import DIRECT
 from tidelog.collection.table.lookups import Lookup
 from tidelog.collection.table.placement import placed
 from tidelog.collection.table.reader import TableReader, TableView
@@ -149,6 +150,7 @@ class TableTransaction:
 
         Raises:
             NoSuchCollection: no table has the name, or it was dropped.
+            UsageError: the table has the mode "direct".
             AsOfBeforeSince: the time at which this transaction reads is no longer readable, after
                 another commit and a merge: begin again.
             UsageError: a column does not exist, or the condition is invalid.
@@ -270,6 +272,11 @@ class TableTransaction:
         found = self._touched.get(name)
         if found is None:
             table = await self.tables.open(name)
+            if table.info.mode == DIRECT:
+                raise UsageError(
+                    f"the table {name!r} has the mode 'direct', so no transaction can use it: write"
+                    " it outside of the transaction, or create it in mode 'wal'"
+                )
             found = _Touched(table, table.reader, table.columns.contents.empty_table())
             self._touched[name] = found
         return found

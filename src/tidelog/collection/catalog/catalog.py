@@ -125,8 +125,8 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
 class TableInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A table: a collection that programs write, through the transaction shard of all tables.
 
-    Shape: a table without a ``key`` may have equal rows. ``mode`` is reserved
-        for other ways to write; this version has only "wal".
+    Shape: a table without a ``key`` may have equal rows. ``mode`` is "wal", or "direct": one shard,
+        which is not registered in the transaction shard.
     Units: times older than ``retain_ms`` become unreadable; None keeps the whole past.
     """
 

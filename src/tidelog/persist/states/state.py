@@ -449,7 +449,8 @@ class ShardLanguage:
         fields["batches"] = tuple(state.batches)
         if not state.sightings:
             del fields["sightings"]  # The bytes are then those of a version without this field.
-        form = FORMAT if state.registered.number else _FORMAT_OF_STORED_TIMES
+        is_moved = state.registered.number or any(one.is_moved for one in state.commits)
+        form = FORMAT if is_moved else _FORMAT_OF_STORED_TIMES
         return msgspec.msgpack.encode({**state.extra, "format": form, **fields})
 
     def decode_state(self, data: bytes) -> State:

@@ -46,7 +46,7 @@ def steps_of(
                 after=after,
                 lower=one.lower,
                 upper=one.upper,
-                parts=_unpacked(write.packed),
+                parts=unpacked(write.packed),
             )
         )
         after = one.upper
@@ -104,7 +104,7 @@ def upper_of(state: TransactionState, shard: str) -> int | None:
     return None if found is None else found.upper
 
 
-def _unpacked(packed: bytes) -> tuple[Part, ...]:
+def unpacked(packed: bytes) -> tuple[Part, ...]:
     try:
         return _PARTS.decode(packed)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

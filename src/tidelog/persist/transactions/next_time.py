@@ -175,7 +175,7 @@ def _named_retry(state: TransactionState, command: CommitNext) -> AppendResult |
     known = named_result(state, command.token)
     if known is not None:
         last = state.writers[command.token[0]]
-        if last.digest != rows_digest(command.writes):
+        if last.digest and last.digest != rows_digest(command.writes):
             raise reused(command.token, Frontier.at(last.lower), Frontier.at(last.upper))
     return known
 
