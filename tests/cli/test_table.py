@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -118,6 +119,23 @@ def test_a_direct_table_has_all_verbs(cli: Cli) -> None:
     assert len(rows_of(cli, "prices")) == 2
     cli.done("table", "drop", "prices", "--yes")
     refused(cli("table", "describe", "prices"), "'prices'")
+
+
+def test_the_history_names_the_writer_of_each_commit(keyed: Cli) -> None:
+    """The name in the token, or user@host:pid; after a merge, the writer is unknown."""
+    put(keyed, "insert", "prices", TEA)
+    put(keyed, "upsert", "prices", JAM, more=("--token", "night:7"))
+    first, second = keyed.done("history", "prices", "--json").objects
+    assert first["by"].endswith(f":{os.getpid()}")
+    assert "@" in first["by"]
+    assert second["by"] == "night"
+    assert "night" in keyed.done("history", "prices").out
+    keyed.done("compact", "prices")
+    shown = keyed.done("history", "prices", "--json").objects
+    assert [(one["added"], one["by"]) for one in shown] in (
+        [(1, None), (1, None)],
+        [(1, first["by"]), (1, "night")],  # The two rows are in two shards.
+    )
 
 
 def test_commands_of_collections_read_a_table(keyed: Cli) -> None:

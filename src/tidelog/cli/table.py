@@ -463,10 +463,11 @@ def history(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the commits of a table, oldest first: their times, and the rows added and removed.
+    """List the commits of a table, oldest first: their times, writers, and rows added and removed.
 
     An updated row counts as one added and one removed. The counts are exact, also after merges. The
-    bytes of a commit are unknown after a merge. The command reads the rows of these commits.
+    writer is the name of --token, or user@host:pid. The bytes and the writer of a commit are
+    unknown after a merge. The command reads the rows of these commits.
     """
 
     async def work(location: Location) -> list[TableCommit]:
@@ -483,6 +484,7 @@ def history(
             lambda one: "merged" if one.bytes is None else bytes_text(one.bytes),
             right=True,
         ),
+        Column("by", lambda one: one.by or "unknown"),
     )
     show_list(
         on_location(context, work),

@@ -73,9 +73,11 @@ AT_ONCE: Final = 8
 DROPS_MAX: Final = 20
 
 
-def table_transactions(store: Store, consensus: Consensus, clock: Clock) -> Transactions:
+def table_transactions(
+    store: Store, consensus: Consensus, clock: Clock, label: str = ""
+) -> Transactions:
     """Return a handle of the transactions that write the tables; its shards are named by ids."""
-    return Transactions(name=TABLES, store=store, consensus=consensus, clock=clock)
+    return Transactions(name=TABLES, store=store, consensus=consensus, clock=clock, label=label)
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
@@ -83,6 +85,7 @@ class Table(Collection):
     """A handle of one table: the reads of a collection, and writes."""
 
     controller: Controller
+    label: str = ""  # The writer of commits without a token, in the history of a direct table.
     _changes: TableWriter | None = field(init=False, default=None)
     _direct: DirectTransactions | None = field(init=False, default=None)
 
@@ -113,6 +116,7 @@ class Table(Collection):
                 store=self.store,
                 consensus=self.consensus,
                 clock=self.clock,
+                label=self.label,
                 only=self.shards[0],
             )
         return self._direct
@@ -303,7 +307,8 @@ class Table(Collection):
         """Return the commits after ``since`` and up to ``until``, in the order of their times.
 
         By default, they are those of all readable times. A commit that changes no row is not among
-        them. The call reads the rows of the commits.
+        them. A commit's ``by`` is the name in its token, or user@host:pid of its process. The call
+        reads the rows of the commits.
 
         Raises:
             AsOfBeforeSince: ``since`` is no longer readable.
@@ -319,7 +324,7 @@ class Table(Collection):
         async with aclosing(self.changes_of(self.reading(ALL_ROWS), first, last)) as pieces:
             async for piece in pieces:
                 await self.clock.offload(partial(add_counts, counts, piece))
-        return commits_of(counts, self.states)
+        return commits_of(counts, self.states, f"{self.info.rendition}/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,6 +450,7 @@ class Tables:
             table=info,
             transactions=None if info.mode == DIRECT else self.transactions,
             controller=self.controller,
+            label=self.transactions.label,
         )
         for shard in table.shards:
             shard.first_holds = {HISTORY_HOLD: Frontier.at(0)}

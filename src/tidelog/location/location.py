@@ -5,6 +5,7 @@ The first request always reads the marker at the root: see `tidelog.location.mar
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
 import socket
@@ -329,7 +330,9 @@ class Location:
         from tidelog.collection.tables import table_transactions
 
         if self._table_transactions is None:
-            self._table_transactions = table_transactions(self.store, self.consensus, self.clock)
+            self._table_transactions = table_transactions(
+                self.store, self.consensus, self.clock, f"{user_name()}@{writer_name()}"
+            )
         return self._table_transactions
 
     @property
@@ -431,6 +434,14 @@ async def _read_new_marker(store: Store) -> bytes | None:
             f"{MARKER} is gone from {store.url}, but {entry.key} exists: restore {MARKER} from "
             "a backup or from an older version of the object"
         ) from None
+
+
+def user_name() -> str:
+    """Return the name of the user of this process, or the user's number if it has no name."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return str(os.getuid())
 
 
 def writer_name() -> str:

@@ -153,7 +153,7 @@ async def test_writers_at_the_same_time_lose_nothing(key: str) -> None:
         for turn in range(4):
             await table.insert(named("own", 100 * number + turn))
             if key:
-                await table.upsert(named(f"common of {number}", 999))
+                await table.upsert(named(f"common of {number} in turn {turn}:", 999))
 
     await asyncio.gather(*(write(*one) for one in enumerate(handles)))
     own = [100 * number + turn for number in range(4) for turn in range(4)]

@@ -7,6 +7,7 @@ import pytest
 from kit.tables import SCHEMA, new_lake, some_rows
 from tidelog.collection.tables import Table
 from tidelog.errors import AsOfBeforeSince, AsOfNotComplete, UsageError
+from tidelog.location.location import user_name, writer_name
 
 
 async def counts(table: Table, since: int | None = None) -> list[tuple[int, int, int]]:
@@ -79,3 +80,38 @@ async def test_a_range_that_is_wrong_is_refused() -> None:
         await table.history(time, time - 1)
     with pytest.raises(AsOfNotComplete):
         await table.history(time, time + 10**9)
+
+
+@pytest.mark.parametrize("mode", ["wal", "direct"])
+async def test_each_commit_names_its_writer_until_a_merge(mode: str) -> None:
+    """The name in the token, or user@host:pid of the process; the call of a transaction has it."""
+    lake = await new_lake()
+    table = await lake.tables.create("t", SCHEMA, key=["a"], mode=mode)
+    process = f"{user_name()}@{writer_name()}"
+    await table.insert(some_rows(1, 2))
+    await table.upsert(some_rows(3), token=("night job", 7))
+    await table.delete(keys=[1], token=("a/b", 0))
+    await table.insert(some_rows(*range(10, 20)).to_reader(max_chunksize=2))
+
+    assert [one.by for one in await table.history()] == [process, "night job", "a/b", process]
+    await lake.tables.advance()
+    reopened = await lake.tables.open("t")
+    assert [one.by for one in await reopened.history()] == [process, "night job", "a/b", process]
+    async for _ in lake.maintenance.compact(await lake.maintenance.groups(["t"]), full=True):
+        pass
+    merged = await table.history()
+    assert [(one.by, one.bytes) for one in merged] == [(None, None)] * 4
+    assert [(one.added, one.removed) for one in merged] == [(2, 0), (1, 0), (0, 1), (10, 0)]
+
+
+async def test_a_transaction_names_its_writer_in_each_table() -> None:
+    """All of its tables have the same writer."""
+    lake = await new_lake()
+    one, two = [await lake.tables.create(name, SCHEMA) for name in ("one", "two")]
+    async with lake.transaction() as tx:
+        await tx.insert("one", some_rows(1, 2))
+        await tx.insert("two", some_rows(3))
+
+    process = f"{user_name()}@{writer_name()}"
+    for table in (one, two):
+        assert [commit.by for commit in await table.history()] == [process]

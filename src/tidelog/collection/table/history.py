@@ -20,16 +20,18 @@ from tidelog.persist.states.state import State
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """A commit of a table: its time, and the number of rows that it added and removed.
+    """A commit of a table: its time, its writer, and the number of rows that it added and removed.
 
-    Units: ``time`` is in milliseconds since 1970. ``bytes`` are those of the commit's own parts, or
-        None if a merge has joined them with the parts of other commits.
+    Units: ``time`` is in milliseconds since 1970. ``bytes`` are those of the commit's own parts.
+    Shape: ``by`` is the name in the commit's token, or user@host:pid. ``bytes`` and ``by`` are None
+        if a merge has joined the commit's parts with those of other commits.
     """
 
     time: int
     added: int
     removed: int
     bytes: int | None
+    by: str | None
 
 
 def add_counts(counts: dict[int, tuple[int, int]], updates: pa.Table) -> None:
@@ -46,22 +48,26 @@ def add_counts(counts: dict[int, tuple[int, int]], updates: pa.Table) -> None:
         counts[time] = known[0] + more, known[1] + fewer
 
 
-def commits_of(counts: Mapping[int, tuple[int, int]], states: Iterable[State]) -> list[TableCommit]:
-    """Return the commits of some counts in the order of time; ``states`` are of all shards."""
+def commits_of(
+    counts: Mapping[int, tuple[int, int]], states: Iterable[State], scope: str
+) -> list[TableCommit]:
+    """Return the commits of some counts in the order of time; ``states`` are of all shards.
+
+    ``scope`` is the prefix of the table's writers, which callers do not know.
+    """
     sizes: Counter[int] = Counter()
+    writers: dict[int, str | None] = {}
     merged: list[tuple[int, int]] = []
     for state in states:
         for part in (part for batch in state.batches for part in batch.parts):
             if part.time_min == part.time_max:
                 sizes[part.time_min] += part.size_bytes
+                writers[part.time_min] = part.by and part.by.removeprefix(scope)
             else:
                 merged.append((part.time_min, part.time_max))
-    return [
-        TableCommit(
-            time=time,
-            added=added,
-            removed=removed,
-            bytes=None if any(low <= time <= high for low, high in merged) else sizes[time],
-        )
-        for time, (added, removed) in sorted(counts.items())
-    ]
+    found = []
+    for time, (added, removed) in sorted(counts.items()):
+        is_merged = any(low <= time <= high for low, high in merged)
+        size, by = (None, None) if is_merged else (sizes[time], writers.get(time))
+        found.append(TableCommit(time=time, added=added, removed=removed, bytes=size, by=by))
+    return found

@@ -51,7 +51,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     Shape: exactly one of ``path`` and ``inline`` is set. ``key_bounds`` is a msgpack map of key
         columns to ``[kind, least, greatest]``, without the columns whose type has no order.
         ``bucket`` is ``(n, b)``: the hashes of all its keys are ``b`` modulo ``n``. ``plain``
-        states that each diff is 1. ``stored_time`` in ``extra``: see `part_at`.
+        states that each diff is 1. ``stored_time`` in ``extra``: see `part_at`; ``by``: see
+        `part_by`.
     """
 
     path: str | None = None
@@ -86,6 +87,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         found: int | None = self.extra.get("stored_time")
         return found
 
+    @property
+    def by(self) -> str | None:
+        """The writer whose commit names the part; None if it is unknown."""
+        found: str | None = self.extra.get("by")
+        return found
+
 
 def part_at(part: Part, time: int) -> Part:
     """Return the descriptor of a part whose updates a commit moves to ``time``.
@@ -109,6 +116,13 @@ def part_at(part: Part, time: int) -> Part:
     return msgspec.structs.replace(
         part, time_min=time, time_max=time, extra={**part.extra, "stored_time": own}
     )
+
+
+def part_by(part: Part, writer: str) -> Part:
+    """Return the descriptor of a part with the writer whose commit names it; "" is unknown."""
+    if not writer:
+        return part
+    return msgspec.structs.replace(part, extra={**part.extra, "by": writer})
 
 
 def with_time(updates: pa.Table, time: int) -> pa.Table:

@@ -145,6 +145,7 @@ async def commit_written(
         fresh=fresh,
         reads=request.reads,
         applied=transactions.seen(),
+        by=request.token[0] if request.named else transactions.label,
     )
     for attempt in range(LOST_TRIES):
         try:

@@ -17,7 +17,7 @@ import xxhash
 from tidelog.core.frontier import Frontier
 from tidelog.errors import NotRegistered, OutcomeUnknown
 from tidelog.machine.language import Decision
-from tidelog.persist.format.part import Part, part_at
+from tidelog.persist.format.part import Part, part_at, part_by
 from tidelog.persist.states.state import Token
 from tidelog.persist.states.transition import AppendResult, Verdict, reused
 from tidelog.persist.transactions.state import (
@@ -49,7 +49,7 @@ class CommitNext:
 
     ``known_upper`` is an upper from before the first try. ``fresh`` states that this is the first
     try of an unnamed token. ``reads`` is None if the commit never conflicts. ``applied``: see
-    `CommitTransaction`.
+    `CommitTransaction`. ``by`` is the writer, for the history of the shards.
     """
 
     writes: Mapping[str, TableParts]
@@ -60,6 +60,7 @@ class CommitNext:
     fresh: bool = False
     reads: Reads | None = None
     applied: Mapping[str, int]
+    by: str = ""
 
 
 def decide_next(state: TransactionState, command: CommitNext) -> Decided:
@@ -80,7 +81,7 @@ def decide_next(state: TransactionState, command: CommitNext) -> Decided:
     for shard, write in command.writes.items():
         if not write.parts:
             continue
-        parts = tuple(part_at(part, time) for part in write.parts)
+        parts = tuple(part_by(part_at(part, time), command.by) for part in write.parts)
         check_write(state, shard, TableParts(write.number, parts), time, time + 1)
         writes[shard] = Write(write.number, msgspec.msgpack.encode(parts))
     diff = TransactionDiff(

@@ -22,6 +22,7 @@ class TransactionsHandle(Protocol):
     """A transaction shard: its state as last read, its handles of shards, and its commits."""
 
     name: str
+    label: str
     clock: Clock
     applier: Applier
 

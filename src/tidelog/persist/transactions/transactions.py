@@ -76,6 +76,7 @@ class Transactions:
 
     With a ``kind``, callers name shards by their names of that kind, otherwise by their ids.
     ``shards`` are this handle's own handles of shards, by id, created when they are needed.
+    ``label`` names the writer of commits without a token, for people.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Transactions:
     store: Store
     consensus: Consensus
     clock: Clock
+    label: str = ""
     machine: TransactionMachine = field(init=False)
     applier: Applier = field(init=False)
     shards: dict[str, Shard] = field(init=False, default_factory=dict)
