@@ -115,7 +115,7 @@ def test_a_task_of_a_shards_frame_reports_a_damaged_part(lake: Path) -> None:
         return scan, collection.store.url
 
     scan, url = asyncio.run(planned())
-    chosen = shard_frame._TaskSelection(scan.columns, None, None)
+    chosen = shard_frame.TaskSelection(scan.columns, None, None)
     work = guarded(shard_frame._reader([msgspec.msgpack.encode([scan])], url, chosen))
     numbers: Iterator[pa.RecordBatch] = iter([pa.record_batch({"id": pa.array([0])})])
     damage(lake)

@@ -147,6 +147,13 @@ class Collection:
         """Return the upper of the collection and its errors, as of the last refresh."""
         return meet([state.upper_frontier for state in self.all_states])
 
+    @property
+    def unique_key(self) -> tuple[str, ...]:
+        """Return the columns of which at most one row at a time has the same values; or none."""
+        if self.table is not None:
+            return self.table.key
+        return () if self.appended or self.is_errors else tuple(self.schema.key)
+
     async def hold(
         self, name: str, at: When | None = None, *, token: int | None = None
     ) -> Frontier:

@@ -1,8 +1,9 @@
 """DataFrames of a collection at one time. The driver reads no part.
 
 If each update is +1, so that no row takes back another, and all parts are on a disk, Spark itself
-scans the Parquet parts. Then it skips columns, row groups and pages. Otherwise tasks read the parts
-as ``format("tidelog")`` does.
+scans the Parquet parts. Then it skips columns, row groups and pages. If only few parts have other
+updates, it scans the others: see `overlay_frame`. Otherwise tasks read the parts as
+``format("tidelog")`` does.
 Source: design page 6, "Reading on Spark".
 """
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 from tidelog.core.arguments import joined_names
 from tidelog.errors import UsageError
 from tidelog.spark.datasource import register_source
+from tidelog.spark.overlay_frame import overlay_frame, overlay_of
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.shard_frame import can_scan, is_plain, quoted, scan_of_parts
 
@@ -54,9 +56,14 @@ async def frame_of_contents(
     url = url_for_executors(store.url, store)
     shown = pa.schema([collection.schema.data.field(name) for name in selection.columns])
     is_whole = selection.predicate is None and hold is None
-    if is_whole and url.startswith("file:") and can_scan(shown) and _can_scan_all(parts):
-        scan = scan_of_parts(spark, parts, collection.schema, as_of, url)
-        return scan.select(*[quoted(name) for name in selection.columns])
+    if is_whole and url.startswith("file:") and can_scan(shown):
+        if _can_scan_all(parts):
+            scan = scan_of_parts(spark, parts, collection.schema, as_of, url)
+            return scan.select(*[quoted(name) for name in selection.columns])
+        key = collection.unique_key
+        overlay = overlay_of(collection.states, key, as_of) if key else None
+        if overlay is not None:
+            return await overlay_frame(spark, collection, overlay, selection.columns, as_of)
     options = {"location": url, "asOf": str(as_of), "columns": joined_names(selection.columns)}
     if selection.predicate is not None:
         options["where"] = selection.predicate.sql

@@ -44,6 +44,7 @@ from tidelog.spark.worker import guarded, use_one_core
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from tidelog.predicate.predicate import Predicate
 
@@ -87,16 +88,22 @@ async def frame_of(
         appended=is_plain(snapshot.parts),
         box=dict(box),
     )
-    packed = pack_scans(await share(scan, store))
-    shares = [msgspec.msgpack.encode(scans) for scans in packed]
-    chosen = _TaskSelection(selection.columns, selection.predicate, until_us)
+    chosen = TaskSelection(selection.columns, selection.predicate, until_us)
+    return updates_frame(spark, await share(scan, store), url, chosen, shown)
+
+
+def updates_frame(
+    spark: SparkSession, scans: Sequence[Scan], url: str, chosen: TaskSelection, shown: StructType
+) -> DataFrame:
+    """Return the consolidated updates of scans, which tasks read and filter."""
+    shares = [msgspec.msgpack.encode(packed) for packed in pack_scans(scans)]
     read = _reader(shares, url, chosen)
     # One partition for each share; the row of a partition is the number of its share.
     return spark.range(0, len(shares), 1, max(1, len(shares))).mapInArrow(guarded(read), shown)
 
 
 @dataclass(frozen=True, slots=True)
-class _TaskSelection:
+class TaskSelection:
     """The rows and columns that tasks return, and the end of the term in which they may read."""
 
     columns: tuple[str, ...]
@@ -122,8 +129,12 @@ def is_plain(parts: Sequence[Part]) -> bool:
 
 
 def _shown(snapshot: ShardSnapshot) -> pa.Schema:
-    fields = [snapshot.schema.data.field(name) for name in snapshot.selection.columns]
-    return pa.schema([*fields, pa.field(DIFF, pa.int64())])
+    return shown_updates(snapshot.schema, snapshot.selection.columns)
+
+
+def shown_updates(schema: ShardSchema, columns: Sequence[str]) -> pa.Schema:
+    """Return the Arrow schema of columns and ``_diff``."""
+    return pa.schema([*(schema.data.field(n) for n in columns), pa.field(DIFF, pa.int64())])
 
 
 def can_scan(schema: pa.Schema) -> bool:
@@ -176,7 +187,7 @@ def quoted(name: str) -> str:
 
 
 def _reader(
-    shares: list[bytes], url: str, chosen: _TaskSelection
+    shares: list[bytes], url: str, chosen: TaskSelection
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         use_one_core()
@@ -192,9 +203,8 @@ def _reader(
     return read
 
 
-def _rows(tables: list[pa.Table], scan: Scan, chosen: _TaskSelection) -> Iterator[pa.RecordBatch]:
-    data = decode_schema(scan.schema).data
-    shown = pa.schema([*(data.field(n) for n in chosen.columns), pa.field(DIFF, pa.int64())])
+def _rows(tables: list[pa.Table], scan: Scan, chosen: TaskSelection) -> Iterator[pa.RecordBatch]:
+    shown = shown_updates(decode_schema(scan.schema), chosen.columns)
     target = arrow_schema(spark_schema(shown))
     updates = tables if scan.appended else [accumulate(tables, narrowed(scan), as_of=scan.as_of)]
     selection = CheckedSelection(columns=chosen.columns, predicate=chosen.predicate, limit=None)
