@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tidelog.persist.handle.port import ShardHandle
     from tidelog.persist.maintenance.merger import MergedParts, Merger
     from tidelog.persist.maintenance.merging import MergeRequest
+    from tidelog.persist.maintenance.part_checks import PartCheck, PartChecker, PartOutcome
     from tidelog.spark.engine import SparkEngine
     from tidelog.wal.scrub.report import ScrubReport
 
@@ -298,3 +299,31 @@ class LateMerger:
             location_url=self.location.executor_url,
             least_bytes=merger.LEAST_BYTES,
         )
+
+
+@dataclass(slots=True)
+class LateChecker:
+    """A checker that checks large shards on Spark; the first large shard starts it."""
+
+    location: Location
+    session: LateSession
+    _checker: PartChecker | None = None
+
+    async def check(self, shard: ShardHandle, checks: Sequence[PartCheck]) -> list[PartOutcome]:
+        """See `tidelog.persist.maintenance.part_checks.PartChecker`.
+
+        Raises:
+            UsageError: Spark needs Java, and found none; or its executors cannot do the work.
+        """
+        from tidelog.persist.maintenance.part_checks import HERE, is_small
+
+        if is_small(checks):
+            return await HERE.check(shard, checks)
+        if self._checker is None:
+            self._checker = await self.location.clock.offload(self._start)
+        return await self._checker.check(shard, checks)
+
+    def _start(self) -> PartChecker:
+        from tidelog.spark.shard_scrub import SparkChecker
+
+        return SparkChecker(self.session.start(), location_url=self.location.executor_url)

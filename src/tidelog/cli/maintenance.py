@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.cli.command import AsJson, interval_us, on_location, wait_us
-from tidelog.cli.engine import Conf, Master, check_engine, parse_conf
+from tidelog.cli.engine import (
+    Conf,
+    LateChecker,
+    LateMerger,
+    LateSession,
+    Master,
+    check_engine,
+    parse_conf,
+)
 from tidelog.cli.keyed.describe import scrubbed_object, tell_scrubbed
 from tidelog.cli.output import (
     Field,
@@ -50,7 +58,6 @@ if TYPE_CHECKING:
     )
     from tidelog.keyed.maintenance.scrub import KeyedScrubReport
     from tidelog.location import Location
-    from tidelog.persist.maintenance.merger import Merger
 
 
 def compact(
@@ -91,7 +98,10 @@ def compact(
     on_spark = check_engine(engine, master=master, conf=conf or []) == "spark"
 
     async def work(location: Location) -> None:
-        async with _merger(location, on_spark, master, settings) as merger:
+        from tidelog.persist.maintenance.compactor import HERE
+
+        async with _late_session(on_spark, master, settings) as session:
+            merger = HERE if session is None else LateMerger(location, session)
 
             async def once(location: Location, turn: Turn) -> None:
                 groups, logs = await maintenance_targets(location, names or ())
@@ -125,19 +135,15 @@ async def _compact_logs(logs: Sequence[LogTarget], *, full: bool) -> AsyncIterat
 
 
 @asynccontextmanager
-async def _merger(
-    location: Location, on_spark: bool, master: str | None, conf: Mapping[str, str]
-) -> AsyncGenerator[Merger, None]:
-    from tidelog.persist.maintenance.compactor import HERE
-
+async def _late_session(
+    on_spark: bool, master: str | None, conf: Mapping[str, str]
+) -> AsyncGenerator[LateSession | None, None]:
     if not on_spark:
-        yield HERE
+        yield None
         return
-    from tidelog.cli.engine import LateMerger, LateSession
-
     session = LateSession(master=master, conf=conf)
     try:
-        yield LateMerger(location, session)
+        yield session
     finally:
         await session.close()
 
@@ -362,6 +368,16 @@ def scrub(
     context: typer.Context,
     names: TargetNames = None,
     *,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|local|spark",
+            help="spark: read shards of 8 MiB or more in Spark's executors. local: read all in "
+            "this process. auto: spark with --master or --conf, else local.",
+        ),
+    ] = "auto",
+    master: Master = None,
+    conf: Conf = None,
     follow: Follow = False,
     interval: Wait = "1h",
     as_json: AsJson = False,
@@ -373,31 +389,50 @@ def scrub(
     with the newest one. It reports each damaged object and the remedy. Logs without keys have their
     own command: tidelog log scrub. Exit status: 1 if an object is damaged.
     """
+    wait = interval_us(context, interval, follow=follow)
+    settings = parse_conf(conf or [])
+    on_spark = check_engine(engine, master=master, conf=conf or []) == "spark"
+
+    async def work(location: Location) -> None:
+        async with _late_session(on_spark, master, settings) as session:
+            checker = None if session is None else LateChecker(location, session)
+
+            async def once(location: Location, turn: Turn) -> None:
+                groups, logs = await maintenance_targets(location, names or ())
+                done = partial(location.maintenance.scrub, checker=checker)
+                async for one in turn.each(groups, done):
+                    if not one.found.is_clean:
+                        turn.damaged.append(one.name)
+                    show(_scrub_object(one), partial(_tell, one, quiet=follow), as_json=as_json)
+                await _scrub_keyed(turn, logs, quiet=follow, as_json=as_json)
+                if not names:
+                    await _check_transactions(location, turn)
+
+            await again_and_again(location, once, follow, wait)
+
+    on_location(context, work)
+
+
+async def _scrub_keyed(
+    turn: Turn, logs: Sequence[LogTarget], *, quiet: bool, as_json: bool
+) -> None:
+    async for log in turn.each(logs, _scrub_logs):
+        if not log.found.is_clean:
+            turn.damaged.append(log.name)
+        fields = {"name": log.name, **scrubbed_object(log.found)}
+        text = partial(tell_scrubbed, log.found, f"{log.name}: ", quiet=quiet)
+        show(fields, text, as_json=as_json)
+
+
+async def _check_transactions(location: Location, turn: Turn) -> None:
     from tidelog.collection.maintenance import transactions_label
 
-    wait = interval_us(context, interval, follow=follow)
-
-    async def once(location: Location, turn: Turn) -> None:
-        maintenance = location.maintenance
-        groups, logs = await maintenance_targets(location, names or ())
-        async for one in turn.each(groups, maintenance.scrub):
-            if not one.found.is_clean:
-                turn.damaged.append(one.name)
-            show(_scrub_object(one), partial(_tell, one, quiet=follow), as_json=as_json)
-        async for log in turn.each(logs, _scrub_logs):
-            if not log.found.is_clean:
-                turn.damaged.append(log.name)
-            fields = {"name": log.name, **scrubbed_object(log.found)}
-            text = partial(tell_scrubbed, log.found, f"{log.name}: ", quiet=follow)
-            show(fields, text, as_json=as_json)
-        for transactions in [] if names else await maintenance.transactions():
-            try:
-                await transactions.refresh()
-            except CorruptionError as error:
-                turn.damaged.append(transactions_label(transactions.name))
-                say(f"tidelog: {transactions_label(transactions.name)}: {error}")
-
-    on_location(context, lambda location: again_and_again(location, once, follow, wait))
+    for transactions in await location.maintenance.transactions():
+        try:
+            await transactions.refresh()
+        except CorruptionError as error:
+            turn.damaged.append(transactions_label(transactions.name))
+            say(f"tidelog: {transactions_label(transactions.name)}: {error}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ from tidelog.store.port import Store
 from tidelog.store.probe import delete_old_probes
 
 if TYPE_CHECKING:
+    from tidelog.persist.maintenance.part_checks import PartChecker
     from tidelog.persist.maintenance.scrub import ShardScrubReport
 
 CATALOG_NAME: Final = "(catalog)"
@@ -357,20 +358,25 @@ class Maintenance:
                 found.setdefault(id_, []).append(entry.key)
         return found
 
-    async def scrub(self, kept: Sequence[ShardGroup]) -> AsyncIterator[GroupScrub]:
+    async def scrub(
+        self, kept: Sequence[ShardGroup], *, checker: PartChecker | None = None
+    ) -> AsyncIterator[GroupScrub]:
         """Read and check all data of the shards, and yield the result of each. Write nothing.
+
+        ``checker`` reads the parts; the default is this process.
 
         Raises:
             LocationError: the store failed.
         """
+        from tidelog.persist.maintenance.part_checks import HERE as CHECKER_HERE
         from tidelog.persist.maintenance.scrubber import scrub
 
         for one in kept:
             for shard, role in zip(one.shards, one.roles, strict=True):
                 # Use a new handle without cached state, so that the scrub reads the stored state.
-                yield GroupScrub(
-                    one.name, role, shard.id, await scrub(self._shard(shard.id, self.fresh))
-                )
+                fresh = self._shard(shard.id, self.fresh)
+                found = await scrub(fresh, checker or CHECKER_HERE)
+                yield GroupScrub(one.name, role, shard.id, found)
 
     async def _named(self, catalog: Catalog, name: str) -> list[ShardGroup]:
         found = [self._of(catalog, name)] if name in catalog.collections else []

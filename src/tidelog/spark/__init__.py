@@ -13,11 +13,16 @@ from tidelog.spark.session import session
 
 if TYPE_CHECKING:
     from tidelog.spark.engine import SparkEngine
+    from tidelog.spark.shard_scrub import scrub
     from tidelog.spark.views import register
 
-__all__ = ["SparkEngine", "register", "session"]
+__all__ = ["SparkEngine", "register", "scrub", "session"]
 
-_HOMES = {"SparkEngine": "tidelog.spark.engine", "register": "tidelog.spark.views"}
+_HOMES = {
+    "SparkEngine": "tidelog.spark.engine",
+    "register": "tidelog.spark.views",
+    "scrub": "tidelog.spark.shard_scrub",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -30,7 +30,7 @@ from tidelog.spark.job import run_job
 from tidelog.spark.merge_plan import MergeJob, can_cut, places_count, shares_of
 from tidelog.spark.merge_task import PlaceOutcome, cut_parts, join_parts, merge_places
 from tidelog.spark.place import url_for_executors
-from tidelog.spark.reach import check_executors, see_parts
+from tidelog.spark.reach import check_once, see_parts
 from tidelog.spark.scan import cut_evenly
 from tidelog.spark.tasks import SparkTasks, tasks_of
 
@@ -77,7 +77,7 @@ class SparkMerger:
             self.location_url or shard.location_url or shard.store.url, shard.store
         )
         tasks = tasks_of(self.spark)
-        await self._check(tasks, url, shard)
+        await check_once(self.spark, tasks, url, self._checked, clock=shard.clock)
         cores = await shard.clock.offload(tasks.cores_count)
         job = await plan_job(shard, request, url=url, cores=cores, memory_bytes=self.memory_bytes)
         shares = shares_of(request.parts)
@@ -87,16 +87,6 @@ class SparkMerger:
         merged = _gathered(outcomes, job)
         await see_parts(merged.parts, tasks, url, clock=shard.clock)
         return merged
-
-    async def _check(self, tasks: SparkTasks, url: str, shard: ShardHandle) -> None:
-        """Check the executors once per location, if they are not threads of this process."""
-        if url in self._checked:
-            return
-        if tasks.is_elsewhere:
-            await check_executors(
-                self.spark, tasks, location_url=url, source_url=url, paths=[], clock=shard.clock
-            )
-        self._checked.add(url)
 
 
 async def plan_job(

@@ -124,6 +124,21 @@ async def check_executors(
         await store.delete([entry.key async for entry in store.list(asked.key)])
 
 
+async def check_once(
+    spark: SparkSession, tasks: SparkTasks, url: str, checked: set[str], *, clock: Clock
+) -> None:
+    """Check the executors once per location, if they are not threads of this process.
+
+    Raises:
+        UsageError, LocationError: see `check_executors`.
+    """
+    if url in checked:
+        return
+    if tasks.is_elsewhere:
+        await check_executors(spark, tasks, location_url=url, source_url=url, paths=[], clock=clock)
+    checked.add(url)
+
+
 async def see_parts(
     parts: Sequence[Part], tasks: SparkTasks, location_url: str, *, clock: Clock
 ) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -68,7 +69,17 @@ class ShardScrubReport:
         return not self.damages
 
 
-def check_part(part: Part, table: pa.Table, schema: ShardSchema, batch: Batch) -> Iterator[str]:
+class Times(Protocol):
+    """The times ``[lower, upper)`` of a batch."""
+
+    @property
+    def lower(self) -> int: ...
+
+    @property
+    def upper(self) -> int | None: ...
+
+
+def check_part(part: Part, table: pa.Table, schema: ShardSchema, batch: Times) -> Iterator[str]:
     """Yield the statements of a part's descriptor that its updates contradict."""
     if why := _invalid(table):
         yield f"it has invalid values: {why}"

@@ -8,13 +8,9 @@ Source: persist, "Checksums".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
-import pyarrow as pa
-
-from tidelog.core.clock import run_all
 from tidelog.errors import (
     CorruptionError,
     HandleError,
@@ -25,15 +21,14 @@ from tidelog.errors import (
 )
 from tidelog.machine.past import PastRecord, kept_records
 from tidelog.machine.record import Rollup
-from tidelog.persist.format.part import Part
-from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.format.part import Part, missing_part
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.maintenance.part_checks import HERE, PartCheck, PartChecker, plan_checks
 from tidelog.persist.maintenance.scrub import (
     RESTORE,
     Damage,
     ShardScrubReport,
     check_batch,
-    check_part,
     check_state,
     check_t,
 )
@@ -43,22 +38,22 @@ from tidelog.persist.states.evolution import newest_schema
 from tidelog.persist.states.state import Diff, State
 from tidelog.persist.transactions.applier import complete_state
 
-AT_ONCE = 2
 ROUNDS = 5
 
 
-async def scrub(shard: Shard) -> ShardScrubReport:
-    """Read all objects of a shard, and return the defects found.
+async def scrub(shard: Shard, checker: PartChecker = HERE) -> ShardScrubReport:
+    """Read all objects of a shard, and return the defects found; ``checker`` reads the parts.
 
     Raises:
         LocationError: the store failed. HandleError: the location has moved.
     """
-    return await _ShardScrub(shard).run()
+    return await _ShardScrub(shard, checker).run()
 
 
 @dataclass(slots=True)
 class _ShardScrub:
     shard: Shard
+    checker: PartChecker
     found: ShardScrubReport = field(default_factory=ShardScrubReport)
     seen: set[int] = field(default_factory=set)
 
@@ -81,43 +76,32 @@ class _ShardScrub:
             new = [b for b in state.batches if b.digest not in self.seen]
             if not new and self.seen:
                 break
+            checks: list[PartCheck] = []
             for batch in new:
                 self.seen.add(batch.digest)
-                await self._check_parts(batch, newest_schema(state))
+                self._note_all(self.state_key, check_batch(batch))
+                checks += plan_checks(batch, newest_schema(state), self.state_key)
+            await self._check_parts(checks)
             if not new:
                 break
         await self._check_state(self.shard.state)
         await self._check_past()
         return self.found
 
-    async def _check_parts(self, batch: Batch, schema: ShardSchema) -> None:
-        self._note_all(self.state_key, check_batch(batch))
-        work = [partial(self._check_part, part, schema, batch) for part in batch.parts]
-        await run_all(work, at_once=AT_ONCE)
+    async def _check_parts(self, checks: Sequence[PartCheck], *, is_held: bool = False) -> None:
+        outcomes = await self.checker.check(self.shard, checks)
+        for one, outcome in zip(checks, outcomes, strict=True):
+            self.found.damages += outcome.damages
+            if outcome.rows is not None:
+                self.found.parts += 1
+                self.found.rows += outcome.rows
+                self.found.bytes_read += one.part.size_bytes
+            if outcome.is_missing and (is_held or await self._is_lost(one.part)):
+                self.found.damages.append(Damage(one.where, "the object is missing", RESTORE))
 
-    async def _check_part(
-        self, part: Part, schema: ShardSchema, batch: Batch, *, is_held: bool = False
-    ) -> None:
-        where = part.path or self.state_key
-        own = schema.of_part(part.schema_id)
+    async def _is_lost(self, part: Part) -> bool:
         try:
-            (table,) = await self.shard.reader.read([part], own)
-        except PartMissing as error:
-            if is_held or await self._is_lost(error):
-                self.found.damages.append(Damage(where, "the object is missing", RESTORE))
-            return
-        except CorruptionError as error:
-            self._note(where, error)
-            return
-        self.found.parts += 1
-        self.found.rows += table.num_rows
-        self.found.bytes_read += part.size_bytes
-        told = await self.shard.clock.offload(lambda: _told(part, table, own, batch))
-        self._note_all(where, iter(told))
-
-    async def _is_lost(self, error: PartMissing) -> bool:
-        try:
-            require_replaced([await complete_state(self.shard)], error)
+            require_replaced([await complete_state(self.shard)], missing_part(part.path or ""))
         except PartMissing:
             return True
         return False
@@ -161,11 +145,12 @@ class _ShardScrub:
             return
         held = {path for g in machine.history.gone if g.seqno > since for path in g.paths}
         schema = newest_schema(machine.state)
+        checks: dict[str, PartCheck] = {}
         for batch in batches:
-            for part in batch.parts:
-                if part.path in held:
-                    held.discard(part.path)
-                    await self._check_part(part, schema, batch, is_held=True)
+            for one in plan_checks(batch, schema, self.state_key):
+                if one.part.path in held:
+                    checks.setdefault(one.part.path, one)
+        await self._check_parts([*checks.values()], is_held=True)
 
     async def _check_rollup(
         self, rollup: Rollup, records: list[PastRecord[Diff]], state: State
@@ -212,7 +197,3 @@ class _ShardScrub:
 def _brought(diff: Diff) -> list[Batch]:
     merged = None if diff.merged is None else diff.merged.batch
     return [batch for batch in (diff.batch, merged) if batch is not None]
-
-
-def _told(part: Part, table: pa.Table, schema: ShardSchema, batch: Batch) -> list[str]:
-    return list(check_part(part, table, schema, batch))
