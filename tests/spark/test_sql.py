@@ -22,6 +22,7 @@ from cli.conftest import Cli, cli
 from cli.test_sql import JOIN, shop
 from kit.doc_blocks import blocks_of
 from tidelog.errors import CorruptionError, LocationError, NoSuchCollection, UsageError
+from tidelog.spark import sql as spark_sql
 from tidelog.spark.query_plan import names_of
 from tidelog.spark.sql import LOGGERS
 
@@ -47,6 +48,7 @@ def _shared(spark: SparkSession) -> Iterator[None]:
         ["SELECT count(*) AS n FROM orders", "--as-of", "1970-01-01T00:00:05Z"],
         ["SELECT count(*) AS n FROM orders, Prices", "--json"],
         ["SELECT id, item FROM orders ORDER BY id", "--limit", "2"],
+        ["SELECT id, item FROM orders", "--limit", "0"],
         ["WITH o AS (SELECT * FROM orders WHERE id > 0) SELECT max(id) AS top FROM o"],
         ["SELECT item FROM prices WHERE item IN (SELECT item FROM orders)"],
         ["SELECT 1 AS one"],
@@ -81,6 +83,15 @@ def test_an_answer_goes_to_a_file(shop: Cli, tmp_path: Path) -> None:
         "upper(item)": 3 * ["TEA"] + ["JAM"],
     }
     assert pq.read_schema(out).field(1).metadata is None
+
+
+def test_a_limit_is_part_of_the_plan(shop: Cli) -> None:
+    """Spark does not send all rows to the driver to keep two of them."""
+    with patch.object(spark_sql, "_plain", wraps=spark_sql._plain) as sent:
+        said = shop.done("sql", "SELECT id FROM orders", "--engine", "spark", "--limit", "2")
+
+    assert len(said.objects) == 2
+    assert [call.args[0].num_rows for call in sent.call_args_list] == [2]
 
 
 def test_the_command_of_the_guide_runs(shop: Cli) -> None:

@@ -128,7 +128,7 @@ async def _run(
         parse_time(as_of, what="--as-of", now_us=location.clock.now_us())
     if spark is not None:
         await location.clock.offload(spark.start)
-    answer = engine_of("duckdb" if spark is None else "spark")
+    answer = engine_of("duckdb" if spark is None else "spark", rows_max=to.limit)
     running = answer(location.collections, query, as_of, wait=wait, timeout_us=timeout_us)
     async with running as found:
         _check_types(found)

@@ -119,8 +119,10 @@ class SqlEngine(Protocol):
     ) -> AbstractAsyncContextManager[SqlAnswer]: ...
 
 
-def engine_of(name: str) -> SqlEngine:
+def engine_of(name: str, *, rows_max: int | None = None) -> SqlEngine:
     """Return the engine of a name.
+
+    Spark computes at most ``rows_max`` rows; DuckDB computes rows as they are read.
 
     Raises:
         UsageError: the name is not ``duckdb`` or ``spark``, or pyspark is not installed.
@@ -133,7 +135,7 @@ def engine_of(name: str) -> SqlEngine:
         raise UsageError(
             "Spark is not installed: pip install 'tidelog[spark]', or leave out the engine"
         )
-    found: SqlEngine = spark_room("sql").answer_on_spark
+    found: SqlEngine = partial(spark_room("sql").answer_on_spark, rows_max=rows_max)
     return found
 
 

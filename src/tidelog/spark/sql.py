@@ -67,11 +67,13 @@ async def answer_on_spark(
     *,
     wait: bool = False,
     timeout_us: int | None = None,
+    rows_max: int | None = None,
     spark: SparkSession | None = None,
 ) -> AsyncGenerator[SqlAnswer, None]:
     """Run a query in Spark's dialect; see `tidelog.collection.sql.answer`.
 
     ``spark`` is the active session by default, or one that this call starts and leaves open.
+    Spark computes and sends at most ``rows_max`` rows to the driver.
 
     Raises:
         LocationError: Spark or the store failed. All errors of `answer`.
@@ -90,7 +92,7 @@ async def answer_on_spark(
         selection = ALL_ROWS.check(each.schema)
         frame = await frame_of_contents(own, each, selection, time or 0)
         frame.createOrReplaceTempView(quoted(each.name))
-    table = await _called(own, lambda: _plain(own.sql(query).toArrow()), clock)
+    table = await _called(own, partial(_table_of, own, query, rows_max), clock)
     yield SqlAnswer(schema=table.schema, as_of=time, later=later, batches=_batches(table))
 
 
@@ -156,6 +158,11 @@ def refusal(error: Exception) -> TidelogError:
         return UsageError(f"the query fails: {text}")
     kind = CorruptionError if "[TIDELOG_CORRUPTION_ERROR]" in cause else LocationError
     return kind(f"Spark did not finish the query: {text}")
+
+
+def _table_of(spark: SparkSession, query: str, rows_max: int | None) -> pa.Table:
+    frame = spark.sql(query)
+    return _plain((frame if rows_max is None else frame.limit(rows_max)).toArrow())
 
 
 def _plain(table: pa.Table) -> pa.Table:
