@@ -138,6 +138,13 @@ class KeyExists(UsageError):
     """
 
 
+class DeletesAllRows(UsageError):
+    """A delete would leave no row in the table, and the caller did not permit that.
+
+    Remedy: check the condition or the keys, then permit it.
+    """
+
+
 class VerificationError(UsageError):
     """A collection would erase more of a log at once than `share_max` allows.
 

@@ -164,6 +164,7 @@ def test_a_hold_is_released_with_json_alone(cli: Cli) -> None:
         (("scrub", "--interval", "60s"), "--interval needs --follow"),
         (("inspect", "--interval", "60s"), "--interval needs --follow"),
         (("ingest", "s", "--interval", "5s"), "--interval needs --follow"),
+        (("ingest", "s", "--once", "--heartbeat", "5s"), "--heartbeat needs --follow"),
         (("compact", "--engine", "flink"), "must be one of auto, spark, local, not 'flink'"),
         (("compact", "--engine", "local", "--master", "yarn"), "--engine local"),
         (("compact", "--master", "flink://x"), "is not a Spark master"),

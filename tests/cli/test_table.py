@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -366,6 +367,41 @@ def terminal() -> Any:
             return True
 
     return patch("sys.stdin", Typed())
+
+
+def test_a_delete_asks_again_if_more_rows_came(keyed: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the user answers, another process inserts a row that the condition matches, too."""
+    put(keyed, "insert", "prices", TEA)
+    asked: list[str] = []
+
+    def answer(question: Callable[[], str], **_: str) -> None:
+        asked.append(question())
+        if len(asked) == 1:
+            put(keyed, "insert", "prices", JAM)
+
+    monkeypatch.setattr("tidelog.cli.table.ask_first", answer)
+    done = keyed.done("table", "delete", "prices", "--where", "true", "--json").object
+    assert done["removed"] == 2
+    assert asked == [
+        "Delete all 1 row of the table 'prices'?",
+        "Delete all 2 rows of the table 'prices'?",
+    ]
+
+
+def test_a_null_key_and_a_long_float_name_their_file(cli: Cli) -> None:
+    """The row is counted in its own file; nothing of the other files is written."""
+    cli.done("table", "create", "short", "--schema", "id bigint, f real", "--key", "id")
+    good = cli.write_lines("good.jsonl", {"id": 1, "f": 0.1}, {"id": 2})
+    bad = cli.write_lines("bad.jsonl", {"id": 3}, {"f": 1})
+    said = cli("table", "insert", "short", good, bad)
+    nothing_written(cli, "short", said, "bad.jsonl", "'id' is null or missing in row 1")
+    table = pa.table({"id": [7, 8], "f": [0.1, 0.123456789]})
+    pq.write_table(table, cli.folder / "bad.parquet")
+    said = cli("table", "insert", "short", cli.folder / "bad.parquet")
+    nothing_written(cli, "short", said, "bad.parquet", "'f'", "of row 1", "0.123456789")
+    pq.write_table(table.slice(0, 1), cli.folder / "good.parquet")
+    cli.done("table", "insert", "short", cli.folder / "good.parquet")
+    cli.done("table", "update", "short", "--set", "f = f / 3.0", "--where", "true")
 
 
 def test_a_drop_asks_first(keyed: Cli) -> None:

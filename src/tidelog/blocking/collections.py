@@ -243,10 +243,15 @@ class Table(Collection):
         *,
         keys: object = None,
         where: str | None = None,
+        all_rows_max: int | None = None,
         at: int | None = None,
         token: Token | None = None,
     ) -> int:
-        return self._portal.run(self._inner.delete(keys=keys, where=where, at=at, token=token))
+        return self._portal.run(
+            self._inner.delete(
+                keys=keys, where=where, all_rows_max=all_rows_max, at=at, token=token
+            )
+        )
 
     def update(
         self,

@@ -144,10 +144,19 @@ def interval_us(context: typer.Context, text: str, *, follow: bool) -> int:
     Raises:
         UsageError: the text is not a duration, or the user passed it without ``--follow``.
     """
-    source = context.get_parameter_source("interval")
-    if not follow and source is not None and source.name == "COMMANDLINE":
-        raise UsageError("--interval needs --follow: add --follow, or remove --interval")
+    check_follows(context, "interval", follow=follow)
     return wait_us(text, "--interval", least="100ms")
+
+
+def check_follows(context: typer.Context, option: str, *, follow: bool) -> None:
+    """Refuse an option that the user passed without ``--follow``, which alone uses it.
+
+    Raises:
+        UsageError: the user did.
+    """
+    source = context.get_parameter_source(option)
+    if not follow and source is not None and source.name == "COMMANDLINE":
+        raise UsageError(f"--{option} needs --follow: add --follow, or remove --{option}")
 
 
 _SECONDS: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")

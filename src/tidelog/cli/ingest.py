@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, Self
 
 import typer
 
-from tidelog.cli.command import AsJson, SourceName, interval_us, on_location
+from tidelog.cli.command import AsJson, SourceName, check_follows, interval_us, on_location
 from tidelog.cli.engine import Conf, Master, check_engine, choose_engine, parse_conf
 from tidelog.cli.output import (
     bytes_text,
@@ -122,6 +122,7 @@ def ingest(
     engine = check_engine(engine, master=master, conf=conf or [])
     bytes_max = None if max_bytes_per_tick is None else parse_size(max_bytes_per_tick)
     pause_us = interval_us(context, interval, follow=follow)
+    check_follows(context, "heartbeat", follow=follow)
     from tidelog.collection.formats.times import parse_duration_ms
 
     beat_us = 1_000 * parse_duration_ms(heartbeat, what="--heartbeat")

@@ -32,6 +32,7 @@ from tidelog.collection.formats.packed.text import TORN_MEMBER
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import decode_range
 from tidelog.errors import CorruptionError, UsageError
+from tidelog.persist.format.inputs import check_floats
 from tidelog.persist.format.updates import conform
 
 READ_BYTES: Final = 8 * 1024 * 1024
@@ -47,14 +48,16 @@ class RowFiles:
     """A reader of rows. Each table has the columns ``wanted``; an absent value is null.
 
     Shape: a file may lack the columns ``optional``. ``dialect`` is that of csv; None means that
-        each file's own is guessed, with ``csv``. ``owner`` and ``undone`` are words for errors: the
-        target of the rows, and the state after an error.
+        each file's own is guessed, with ``csv``. The columns ``required`` must not be null.
+        ``owner`` and ``undone`` are words for errors: the target of the rows, and the state after
+        an error.
     """
 
     wanted: pa.Schema
     optional: frozenset[str]
     dialect: CsvDialect | None = None
     csv: CsvOptions = field(default_factory=CsvOptions)
+    required: Sequence[str] = ()
     owner: str = "shard"
     undone: str = "nothing was appended"
 
@@ -66,7 +69,7 @@ class RowFiles:
         """
         for path in files or (Path("-"),):
             is_stdin = str(path) == "-"
-            name = STDIN if is_stdin else str(path)
+            name, first = STDIN if is_stdin else str(path), 0
             with self._named(name), ExitStack() as stack:
                 descriptor = sys.stdin.fileno() if is_stdin else stack.enter_context(opened(path))
                 spooled = stack.enter_context(tempfile.TemporaryFile())
@@ -87,7 +90,18 @@ class RowFiles:
                     )
                 async with aclosing(found):
                     async for table in found:
+                        self._check_required(table, name, first)
+                        first += table.num_rows
                         yield table
+
+    def _check_required(self, table: pa.Table, name: str, first: int) -> None:
+        for column in self.required:
+            if table.column(column).null_count:
+                row = first + table.column(column).is_null().index(True).as_py()
+                raise UsageError(
+                    f"{name}: the key column {column!r} is null or missing in row {row}, counted "
+                    f"from 0: each row needs a whole key; {self.undone}"
+                )
 
     async def _text(
         self, pieces: AsyncGenerator[bytes, None], name: str, *, is_csv: bool
@@ -192,8 +206,10 @@ class RowFiles:
     def _parquet(self, source: pa.PythonFile, name: str) -> Iterator[pa.Table]:
         found = pq.ParquetFile(source)
         names = self._there(found.schema_arrow.names, name)
+        first = 0
         for batch in found.iter_batches(ROWS, columns=names):
-            yield self._fitted(pa.Table.from_batches([batch]), name)
+            yield self._fitted(pa.Table.from_batches([batch]), name, first)
+            first += batch.num_rows
 
     def _arrow(self, source: pa.PythonFile, name: str) -> Iterator[pa.Table]:
         is_file = source.read(len(_MAGIC)) == _MAGIC
@@ -206,10 +222,12 @@ class RowFiles:
             given = pa.ipc.open_stream(source)
             self._there(given.schema.names, name)
             batches = (batch for batch in given)
+        first = 0
         for batch in batches:
             table = pa.Table.from_batches([batch])
             for start in range(0, table.num_rows, ROWS):
-                yield self._fitted(table.slice(start, ROWS), name)
+                yield self._fitted(table.slice(start, ROWS), name, first + start)
+            first += table.num_rows
 
     def _there(self, given: Sequence[str], name: str) -> list[str]:
         """Return the wanted columns that the file has.
@@ -240,13 +258,14 @@ class RowFiles:
             f"{', '.join(self.wanted.names)}: remove it; {self.undone}"
         )
 
-    def _fitted(self, table: pa.Table, name: str) -> pa.Table:
+    def _fitted(self, table: pa.Table, name: str, first: int) -> pa.Table:
         columns = {}
         for wanted in self.wanted:
             if wanted.name not in table.column_names:
                 columns[wanted.name] = pa.nulls(table.num_rows, wanted.type)
                 continue
             try:
+                check_floats(table, wanted.name, wanted.type, first)
                 one = conform(table.select([wanted.name]), pa.schema([wanted]))
             except UsageError as error:
                 raise UsageError(

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -35,7 +35,7 @@ from tidelog.cli.table_options import (
     expressions_of,
 )
 from tidelog.core.arguments import split_names
-from tidelog.errors import AsOfBeforeSince, UsageError
+from tidelog.errors import AsOfBeforeSince, DeletesAllRows, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -344,24 +344,33 @@ def delete(
         raise UsageError("--format needs --keys: remove --format")
     options = WriteOptions.of(at, token)
 
-    async def prepare(location: Location) -> tuple[pa.Table | None, int]:
-        table = await location.table(name)
-        given = None if source is None else await source.keys(table.columns)
-        return given, 0 if yes else await _rows_if_all(table, where, given)
-
-    given, count = on_location(context, prepare)
-    if count:
-        ask_first(
-            lambda: f"Delete all {count_text(count, 'row')} of the table {name!r}?",
-            deed="delete all rows",
-            undone="Nothing was deleted.",
-        )
+    given: pa.Table | None = None
+    if source is not None:
+        given = on_location(context, partial(_keys, name=name, source=source))
+    all_rows_max = None if yes else 0
 
     async def write(table: Table) -> tuple[int, int]:
-        time = await table.delete(keys=given, where=where, at=options.at, token=options.token)
+        time = await table.delete(
+            keys=given,
+            where=where,
+            all_rows_max=all_rows_max,
+            at=options.at,
+            token=options.token,
+        )
         return time, 0 if given is None else given.num_rows
 
-    done = _written(context, name, write)
+    while True:
+        try:
+            done = _written(context, name, write)
+            break
+        except DeletesAllRows as error:
+            # More rows may come while the user answers; then the command asks again.
+            all_rows_max = count = cast("int", error.facts["rows"])
+            ask_first(
+                partial(_question, name, count),
+                deed="delete all rows",
+                undone="Nothing was deleted.",
+            )
     done.show(f"{_count(done.removed)} deleted", as_json=as_json)
 
 
@@ -495,27 +504,12 @@ def history(
     )
 
 
-async def _rows_if_all(table: Table, where: str | None, keys: pa.Table | None) -> int:
-    """Return the number of all rows if a delete matches all of them, else 0.
+async def _keys(location: Location, *, name: str, source: RowSource) -> pa.Table:
+    return await source.keys((await location.table(name)).columns)
 
-    Raises:
-        UsageError: the condition is not valid.
-    """
-    from tidelog.collection.table.lookups import ByValues, by_condition
 
-    if where is not None:
-        by_condition(where, table.columns)
-    count = (await table.describe()).rows
-    if not count or (keys is not None and keys.num_rows < count):
-        return 0
-    columns = table.columns.key or table.columns.names[:1]
-    left = None if where is None else f"({where}\n) IS NOT TRUE"
-    limit = 1 if keys is None else None
-    async with aclosing(table.scan(columns=columns, where=left, limit=limit)) as pieces:
-        async for rows in pieces:
-            if rows.num_rows and (keys is None or not ByValues(keys).mask(rows).all()):
-                return 0
-    return count
+def _question(name: str, rows: int) -> str:
+    return f"Delete all {count_text(rows, 'row')} of the table {name!r}?"
 
 
 @dataclass(frozen=True, slots=True)

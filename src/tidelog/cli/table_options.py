@@ -151,12 +151,12 @@ class RowSource:
 
         from tidelog.cli.row_files import RowFiles
 
-        # The table itself reports a null key, with its row.
         wanted = pa.schema([field.with_nullable(True) for field in schema.data])
         reader = RowFiles(
             wanted=wanted,
             optional=frozenset(schema.names) - {*schema.key, *needed},
             csv=self.csv,
+            required=schema.key,
             owner="table",
             undone="nothing was written",
         )

@@ -194,19 +194,25 @@ class Table(Collection):
         *,
         keys: object = None,
         where: str | None = None,
+        all_rows_max: int | None = None,
         at: int | None = None,
         token: Token | None = None,
     ) -> int:
         """Delete rows by keys or by a condition; return the time, as `insert` does.
 
         ``keys`` are rows of the key columns, or a list of values if the key is one column. A key
-        without a row is no error. ``where`` is a condition in DuckDB's dialect.
+        without a row is no error. ``where`` is a condition in DuckDB's dialect. A delete of all
+        rows is refused if they are more than ``all_rows_max``, whichever writes come first.
 
         Raises:
+            DeletesAllRows: the delete would leave no row; see ``all_rows_max``.
             UsageError: both or none are given, do not fit, or the table has no key for ``keys``.
             All other errors of `upsert`.
         """
-        return await self._change(partial(delete_of, keys, where), at, token)
+        if all_rows_max is not None:
+            check_whole(all_rows_max, "all_rows_max")
+        plan = partial(delete_of, keys, where)
+        return await self._change(plan, at, token, all_rows_max=all_rows_max)
 
     async def update(
         self,
@@ -255,12 +261,19 @@ class Table(Collection):
         return await self._incoming(at, token).merge(rows, rule)
 
     async def _change(
-        self, plan: Callable[..., TableChange], at: int | None, token: Token | None
+        self,
+        plan: Callable[..., TableChange],
+        at: int | None,
+        token: Token | None,
+        *,
+        all_rows_max: int | None = None,
     ) -> int:
         check_at(at)
         token = scoped_token(self.info, token)
         change = await self.clock.offload(partial(plan, schema=self.columns))
-        write = partial(self._keyed_writer.write, change, at=at, token=token)
+        write = partial(
+            self._keyed_writer.write, change, at=at, token=token, all_rows_max=all_rows_max
+        )
         return await self.registered(write)
 
     async def registered(self, call: Callable[[], Awaitable[T]]) -> T:

@@ -312,3 +312,27 @@ def test_a_column_of_floats_is_not_rounded_to_decimals() -> None:
     assert good.column("x").to_pylist() == [Decimal("0.10"), None]
     with pytest.raises(UsageError, match=r"'x' of row 1 cannot hold the value 1\.239"):
         table_of(pa.table({"id": [1, 2], "x": [0.1, 1.239]}), schema)
+
+
+@pytest.mark.parametrize("value", [0.1, 1.5, -123456.7, 3.4e38, 0.0, float("inf"), None])
+@pytest.mark.parametrize("kind", ["dicts", "table"])
+def test_a_float_that_keeps_its_digits_fits_a_shorter_column(value: Any, kind: str) -> None:
+    """Python has no shorter floats, so 0.1 must fit a column of 32 bits."""
+    rows: Any = [{"id": 1, "x": value}, {"id": 2, "x": 2.5}]
+    given = rows if kind == "dicts" else pa.Table.from_pylist(rows)
+    found = table_of(given, schema_of(pa.float32())).column("x")
+
+    assert found.type == pa.float32()
+    assert found.to_pylist()[0] == pa.scalar(value, pa.float32()).as_py()
+
+
+@pytest.mark.parametrize("value", [0.123456789, 8.589973e9, 16777217.0, 1e300])
+@pytest.mark.parametrize("kind", ["dicts", "table", "reader"])
+def test_a_float_that_would_lose_digits_is_refused(value: float, kind: str) -> None:
+    """The error names the row and the value."""
+    rows: Any = [{"id": 1, "x": 0.1}, {"id": 2, "x": value}]
+    table = pa.Table.from_pylist(rows)
+    given = {"dicts": rows, "table": table, "reader": table.to_reader(max_chunksize=1)}[kind]
+
+    with pytest.raises(UsageError, match="column 'x' of row 1 cannot hold the value"):
+        table_of(given, schema_of(pa.float32()))

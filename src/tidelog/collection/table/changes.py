@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelog.collection.table.inputs import keys_of, table_of
 from tidelog.collection.table.lookups import ByCondition, ByValues, Lookup, by_condition, distinct
@@ -169,9 +170,18 @@ class UpdateWhere:
         columns = {name: old.column(name) for name in self.schema.names}
         with open_sandbox() as sandbox:
             for name, expression in self.set.items():
-                columns[name] = expression.values_in(sandbox, old)
+                found = expression.values_in(sandbox, old)
+                columns[name] = _rounded(found, self.schema.data.field(name).type)
         new = table_of(pa.table(columns), self.schema).append_column(DIFF, old.column(DIFF))
         return consolidated(pa.concat_tables([negated(old), new.cast(self.schema.contents)]))
+
+
+def _rounded(values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.ChunkedArray[Any]:
+    """Return computed floats rounded to those of a shorter column, if they are in its range."""
+    if not (pa.types.is_floating(values.type) and pa.types.is_floating(wanted)):
+        return values
+    made = values.cast(wanted)
+    return made if pc.is_inf(made).equals(pc.is_inf(values)) else values
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Rows of writes to tables: rows of any kind, with the columns of a table. Pure.
 
 Columns are matched by name. A missing column is null, and an unknown one is refused. Values are
-cast only if they stay equal. A null in a key column is refused. See
-`tidelog.persist.format.inputs` for the kinds of rows.
+cast only if they stay equal, and floats only if they keep their digits. A null in a key column is
+refused. See `tidelog.persist.format.inputs` for the kinds of rows.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow as pa
 from tidelog.errors import UsageError
 from tidelog.persist.format.inputs import (
     check_decimals,
+    check_floats,
     check_known,
     check_values,
     column_of,
@@ -90,6 +91,7 @@ def fitting(piece: pa.Table, schema: ShardSchema, *, first: int) -> pa.Table:
         piece = with_wide_decimals(piece, place, field.type)
         check_values(piece, name, field.type, first)
         check_decimals(piece, name, field.type, first)
+        check_floats(piece, name, field.type, first)
     try:
         made = conform(fitted(piece, schema.names, schema.data), schema.data)
     except UsageError as error:

@@ -27,10 +27,13 @@ from tidelog.core.frontier import Frontier, check_time
 from tidelog.errors import (
     ContentionError,
     DataDiffers,
+    DeletesAllRows,
     NotRegistered,
     PartsSwept,
     UsageError,
 )
+from tidelog.persist.format.part import int64_of
+from tidelog.persist.format.schema import DIFF
 from tidelog.persist.handle.argument_checks import check_write_token
 from tidelog.persist.states.state import Token
 from tidelog.persist.states.transition import Verdict
@@ -68,13 +71,15 @@ def check_at(at: int | None) -> None:
 class _Plan:
     """The updates of a write, by shard, and the rows on which they depend, as of a view.
 
-    ``staged`` are the parts that the write has already, by shard.
+    ``staged`` are the parts that the write has already, by shard. ``is_guarded`` states that the
+    updates are right for this view only.
     """
 
     view: TableView
     lookups: tuple[Lookup, ...]
     updates: Mapping[str, pa.Table]
     staged: Mapping[str, TableParts]
+    is_guarded: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,11 +97,15 @@ class TableWriter:
         token: Token | None = None,
         staged: Mapping[str, TableParts] = NOTHING_STAGED,
         stage: Stage | None = None,
+        all_rows_max: int | None = None,
     ) -> int:
         """Commit a change; return the time in milliseconds as of which it is visible.
 
         ``staged`` are parts of further rows by shard, which are committed with the change. Or
         ``stage`` writes these parts, for each plan, on top of the rows of the change's lookup.
+
+        With ``all_rows_max``, a delete of all rows is refused if they are more than this. That
+        holds for the rows that the table has at the commit.
 
         The time is the first one that is not before ``at`` (default: the clock) and past all
         earlier commits. With the ``token`` of an earlier call that was committed, nothing is
@@ -104,6 +113,7 @@ class TableWriter:
 
         Raises:
             KeyExists, UsageError: see `TableChange.updates`. NOT_APPLIED.
+            DeletesAllRows: see ``all_rows_max``. NOT_APPLIED.
             NotRegistered, SchemaEvolved: see `TableReader.view`. NOT_APPLIED.
             ContentionError: other writers kept changing the same rows. NOT_APPLIED.
             OutcomeUnknown: the writer of the token has used a greater number.
@@ -118,7 +128,7 @@ class TableWriter:
             if known is not None:
                 return known
             try:
-                return await self._write(change, request, stage or staged)
+                return await self._write(change, request, stage or staged, all_rows_max)
             except (UsageError, DataDiffers):
                 # Another process may have committed the token after the check above.
                 known = await self._committed(token)
@@ -134,13 +144,17 @@ class TableWriter:
         return None if done is None else done.upper.time - 1
 
     async def _write(
-        self, change: TableChange, request: NextTime, staged: Stage | Mapping[str, TableParts]
+        self,
+        change: TableChange,
+        request: NextTime,
+        staged: Stage | Mapping[str, TableParts],
+        all_rows_max: int | None,
     ) -> int:
         clock = self.reader.transactions.clock
         is_fresh = False
         for attempt in range(PLANS_MAX):
             try:
-                plan = await self._planned(change, staged, fresh=is_fresh)
+                plan = await self._planned(change, staged, all_rows_max, fresh=is_fresh)
             except UsageError:
                 if is_fresh:
                     raise
@@ -161,19 +175,34 @@ class TableWriter:
         )
 
     async def _planned(
-        self, change: TableChange, staged: Stage | Mapping[str, TableParts], *, fresh: bool
+        self,
+        change: TableChange,
+        staged: Stage | Mapping[str, TableParts],
+        all_rows_max: int | None,
+        *,
+        fresh: bool,
     ) -> _Plan:
         """Read the rows that a change depends on, and return its updates."""
         reader, lookup = self.reader, change.lookup
-        view = await reader.view(reader.shards_of(lookup), fresh=fresh)
+        is_guarded = all_rows_max is not None
+        shards = reader.shards if is_guarded else reader.shards_of(lookup)
+        view = await reader.view(shards, fresh=fresh)
         found = await planned_updates(
             change, partial(reader.rows, view=view), reader.transactions.clock
         )
+        if all_rows_max is not None:
+            _check_left(found.old, view, all_rows_max)
         pieces = placed(found.updates, reader.schema, len(reader.shards))
         pairs = zip(reader.shards, pieces, strict=True)
         updates = {shard: piece for shard, piece in pairs if piece.num_rows}
         parts = staged if isinstance(staged, Mapping) else await staged(found.old)
-        return _Plan(view=view, lookups=found.lookups, updates=updates, staged=parts)
+        return _Plan(
+            view=view,
+            lookups=found.lookups,
+            updates=updates,
+            staged=parts,
+            is_guarded=is_guarded,
+        )
 
     async def _commit(self, plan: _Plan, request: NextTime) -> int | None:
         """Write and commit the parts; return the time, or None if the plan is no longer right."""
@@ -186,6 +215,8 @@ class TableWriter:
             done = await commit_written(reader.transactions, writes, asked)
             if done.verdict is not Verdict.MISMATCH:
                 return done.upper.time - 1
+            if plan.is_guarded:
+                return None  # Another writer may have deleted the rows that this write leaves.
             newer = await reader.view(list({**view.states, **writes}), fresh=False)
             for lookup in plan.lookups:
                 if await reader.are_changed(lookup, view, newer):
@@ -205,6 +236,21 @@ class TableWriter:
             for shard, piece in plan.updates.items()
         ]
         return dict(zip(plan.updates, await run_all(work, at_once=WRITES_AT_ONCE), strict=True))
+
+
+def _check_left(old: pa.Table, view: TableView, all_rows_max: int) -> None:
+    """Refuse the delete of the rows ``old`` if they are all rows of the table, and too many.
+
+    Raises:
+        DeletesAllRows: they are.
+    """
+    rows = sum(state.totals.diffs for state in view.states.values())
+    if rows > all_rows_max and int(int64_of(old, DIFF).sum()) == rows:
+        raise DeletesAllRows(
+            "the delete would leave no row in the table: check its condition or its keys, or pass "
+            "all_rows_max=None to permit it",
+            rows=rows,
+        )
 
 
 def _merged(

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeGuard, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelog.core.arguments import joined_names, quoted
 from tidelog.errors import UsageError
@@ -362,6 +363,28 @@ def check_values(piece: pa.Table, name: str, wanted: pa.DataType, first: int) ->
     column = piece.column(name)
     place = column.is_valid().index(True).as_py()
     raise misfit(name, wanted, python_of(column[place]), first + place)
+
+
+def check_floats(piece: pa.Table, name: str, wanted: pa.DataType, first: int) -> None:
+    """Refuse floating-point numbers of which a shorter column would lose digits.
+
+    0.1 fits into 32 bits, because the nearest number is written 0.1, too; 0.123456789 does not.
+
+    Raises:
+        UsageError: a number would lose digits.
+    """
+    column = piece.column(name)
+    both_float = pa.types.is_floating(column.type) and pa.types.is_floating(wanted)
+    if not both_float or column.type.bit_width <= wanted.bit_width:
+        return
+    made = column.cast(wanted)
+    kept = pc.equal(made.cast(column.type), column)
+    if pc.all(kept).as_py() is not False:
+        return
+    same = pc.or_kleene(kept, pc.equal(made.cast(pa.string()), column.cast(pa.string())))
+    place = same.index(False).as_py()
+    if place >= 0:
+        raise misfit(name, wanted, column[place].as_py(), first + place)
 
 
 def check_decimals(piece: pa.Table, name: str, wanted: pa.DataType, first: int) -> None:
