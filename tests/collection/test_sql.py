@@ -346,3 +346,11 @@ def test_the_blocking_call_gives_the_same(shared: Path) -> None:
 
     assert found.to_pandas().to_dict("list") == {"m": [299]}
     assert pa.table(found).to_pylist() == [{"m": 299}]
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+async def test_a_query_that_is_no_text_is_refused(lake: Location, engine: str) -> None:
+    """The error names the type, before anything is read or started."""
+    for query in (None, 7, b"SELECT 1"):
+        with pytest.raises(UsageError, match="the query must be a SQL text, as a str, not"):
+            await lake.sql(query, engine=engine)  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from tidelog.consensus.kinds import (
     parse_consensus,
 )
 from tidelog.consensus.port import ENVIRONMENT, Consensus
+from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock, SystemClock
 from tidelog.errors import (
     CorruptionError,
@@ -274,6 +275,7 @@ class Location:
         from tidelog.collection.reading import SqlResult
         from tidelog.collection.sql import engine_of
 
+        check_kind(query, str, "the query must be a SQL text, as a str")
         answer = engine_of(engine)
         running = answer(self.collections, query, as_of, wait=wait, timeout_us=timeout_us)
         async with running as found:

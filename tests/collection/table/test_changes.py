@@ -252,6 +252,7 @@ def test_a_merge_on_other_columns_keeps_keys_unique() -> None:
         (lambda: merged(rows_of(), ["nope"]), "unknown column: 'nope'; the columns are id"),
         (lambda: merged(rows_of(), "id"), "on must be a list of names"),
         (lambda: merged(rows_of(), None, LOOSE), "the table has no key: pass on="),
+        (lambda: merged(rows_of(), [], KEYED), "on= names no column: pass the columns"),
         (lambda: merged(rows_of((1, "a", 1), (2, "a", 2)), ["place"]), "merge have place='a'"),
         (
             lambda: merge_of([], None, KEYED, when_matched="drop", when_not_matched="insert"),  # type: ignore[arg-type]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,14 @@ import pyarrow as pa
 import pytest
 
 from kit.clocks import SwiftClock
+from kit.dying import DiesWriting
 from kit.tables import SCHEMA, lake_of, new_lake, numbers_in, some_rows
 from tidelog.collection.tables import Table
-from tidelog.errors import KeyExists, UsageError
+from tidelog.errors import KeyExists, TidelogError, UsageError
 from tidelog.persist.transactions.committing import commit_written
 from tidelog.store.local.store import LocalStore
 from tidelog.store.memory import MemoryStore
+from tidelog.testing import FaultyStore
 
 Write = Callable[[Table, object], Awaitable[int]]
 BATCHES, BATCH_ROWS, TEXT = 40, 200, 4_000
@@ -242,3 +246,44 @@ async def test_rows_of_other_pieces_may_have_other_columns() -> None:
         22: None,
         **{n: str(n) for n in range(2, 9)},
     }
+
+
+@pytest.mark.parametrize("landed", [False, True])
+@pytest.mark.parametrize(
+    ("verb", "options"),
+    [("insert", {}), ("upsert", {}), ("merge", {"when_matched": "delete"})],
+)
+async def test_pieces_are_there_once_whenever_their_writer_was_killed(
+    verb: str, options: dict[str, Any], landed: bool
+) -> None:
+    """After a kill at each write, a retry with the token leaves the contents of a clean run."""
+    numbers = range(20, 35) if verb == "insert" else range(12, 27)
+    rows = rows_of(*((n, f"new {n}") for n in numbers))
+    old = {n: f"old {n}" for n in range(20)}
+    new = {row["a"]: row["b"] for row in rows.to_pylist()}
+    expected = {**old, **new}
+    if verb == "merge":
+        expected = {n: text for n, text in expected.items() if not (n in old and n in new)}
+
+    async def write(table: Table) -> None:
+        given = rows.to_reader(max_chunksize=4)
+        await getattr(table, verb)(given, token=("w", 1), **options)
+
+    kills = 0
+    while True:
+        store = MemoryStore()
+        table = await (await lake_of(store)).tables.create("t", SCHEMA, key=["a"], shards=2)
+        await table.insert(OLD)
+        faults = DiesWriting(kills, landed)
+        process = await lake_of(FaultyStore(store, toss=faults.toss), SwiftClock())
+        with suppress(TidelogError, asyncio.TimeoutError):
+            await write(await process.tables.open("t"))
+        later = await (await lake_of(store)).tables.open("t")
+        await write(later)
+        contents = (await (await later.snapshot()).to_arrow()).to_pylist()
+        assert {row["a"]: row["b"] for row in contents} == expected, kills
+        assert len(contents) == len(expected)
+        if not faults.died:
+            break
+        kills += 1
+    assert kills >= 3

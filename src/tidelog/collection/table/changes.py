@@ -351,11 +351,12 @@ def rule_of(
     asked = schema.key if on is None else check_names(on, "on")
     unknown = [name for name in asked if name not in schema.names]
     if unknown or not asked:
-        what = (
-            f"on= names an unknown column: {quoted(unknown[0])}"
-            if unknown
-            else "the table has no key: pass on= with the columns to compare"
-        )
+        if unknown:
+            what = f"on= names an unknown column: {quoted(unknown[0])}"
+        elif on is None:
+            what = "the table has no key: pass on= with the columns to compare"
+        else:
+            what = "on= names no column: pass the columns to compare"
         raise UsageError(f"{what}; the columns are {joined_names(schema.names)}")
     columns = [name for name in schema.names if name in asked]
     return MergeRule(columns, when_matched, when_not_matched)
