@@ -3,12 +3,14 @@
 All sides have the same rows at one place: this machine's disk, or with --s3 an S3 server on
 loopback. They take turns, and each read opens its table again. Sides whose package (deltalake, or
 pyiceberg with SQLite) is not installed are left out. A table of pyiceberg has its catalog in an
-SQLite file of the run, also with --s3.
+SQLite file of the run, also with --s3. With --spark-delta, on the disk, Delta on Spark takes part
+in one warm session, except in inserts of single rows.
 
 The last column compares with the best of the others: its median over ours, or our rate over its
 rate. Above 1, tidelog is ahead.
 
-    python bench/tables.py [--s3] [--commits N] [--keys N] [--rounds N] [--processes N]
+    python bench/tables.py [--s3 | --spark-delta FOLDER_OF_JARS] [--commits N] [--keys N]
+        [--rounds N] [--processes N]
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from functools import partial
 from itertools import count
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import parse_qs
 
 import numpy as np
@@ -41,6 +43,9 @@ from figures import percentile, print_table, seconds_of, side_by_side
 from kit.s3_servers import SeaweedServer
 from log_throughput import plain_store, within
 from tidelog.errors import ContentionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SCHEMA = made(0, 1).schema
 logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # It warns of each lost race.
@@ -221,9 +226,52 @@ class Iceberg(Side):
         return found
 
 
-def kinds() -> dict[str, type[Side]]:
-    """Return the sides whose packages are installed."""
+class SparkDelta(Side):
+    """A Delta table with deletion vectors, in the Spark session of this process."""
+
+    spark: ClassVar[SparkSession | None] = None
+
+    @property
+    def session(self) -> SparkSession:
+        assert self.spark is not None, "kinds() leaves out this side without a session"
+        return self.spark
+
+    def opened(self) -> Any:
+        return self.bare
+
+    def create(self) -> None:
+        self._write(SCHEMA.empty_table(), "errorifexists")
+
+    def append(self, rows: pa.Table) -> None:
+        self._write(rows, "append")
+
+    def _write(self, rows: pa.Table, mode: str) -> None:
+        writer = self.session.createDataFrame(rows).write.format("delta").mode(mode)
+        writer.option("delta.enableDeletionVectors", "true").save(self.handle)
+
+    def upsert(self, rows: pa.Table) -> None:
+        self.session.createDataFrame(rows).createOrReplaceTempView("upserted")
+        self.session.sql(f"""
+            MERGE INTO delta.`{self.handle}` AS t USING upserted AS s ON t.k = s.k
+            WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *""").collect()
+
+    def version(self) -> int:
+        history = self.session.sql(f"DESCRIBE HISTORY delta.`{self.handle}`")
+        return int(history.selectExpr("max(version)").collect()[0][0])
+
+    def read(self, version: int | None = None, *, below: int | None = None) -> pa.Table:
+        reader = self.session.read.format("delta")
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        frame = reader.load(self.handle)
+        return (frame if below is None else frame.where(f"k < {below}")).toArrow()
+
+
+def kinds(*, spark: bool = True) -> dict[str, type[Side]]:
+    """Return the sides whose packages are installed; with ``spark``, also the one on Spark."""
     found: dict[str, type[Side]] = {"tidelog": Tidelog}
+    if spark and SparkDelta.spark is not None:
+        found["Delta on Spark"] = SparkDelta
     if has_delta():
         found["delta-rs"] = Delta
     if importlib.util.find_spec("pyiceberg") and importlib.util.find_spec("sqlalchemy"):
@@ -261,11 +309,11 @@ class Bench:
     rounds: int
     lines: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
-    def sides(self, name: str, *, key: bool = False) -> dict[str, Side]:
+    def sides(self, name: str, *, key: bool = False, spark: bool = True) -> dict[str, Side]:
         """Create an empty table of each side."""
         found = {
             kind: make(within(self.url, f"{name}-{kind}"), self.folder / f"{name}.db", key)
-            for kind, make in kinds().items()
+            for kind, make in kinds(spark=spark).items()
         }
         for side in found.values():
             side.create()
@@ -331,7 +379,7 @@ class Bench:
 
     def inserts(self, processes: int, seconds: float) -> None:
         """Measure inserts of single rows, and how soon another handle reads them."""
-        readable = self.sides("readable")
+        readable = self.sides("readable", spark=False)
         numbers = count()
 
         def inserted(side: Side) -> None:
@@ -340,11 +388,11 @@ class Bench:
 
         works = {n: partial(inserted, side) for n, side in readable.items()}
         self.measure("insert, then read by a new handle", works)
-        alone = self.sides("alone")
+        alone = self.sides("alone", spark=False)
         rates = {n: partial(insert_for, side, seconds) for n, side in alone.items()}
         self.lines["inserts a second, 1 process"] = side_by_side(rates, self.rounds)
         spawn = multiprocessing.get_context("spawn")
-        together = self.sides("together")
+        together = self.sides("together", spark=False)
         with ProcessPoolExecutor(
             processes, spawn, _begin_worker, (spawn.Barrier(processes),)
         ) as pool:
@@ -399,7 +447,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=3, help="of inserts in each round")
+    parser.add_argument("--spark-delta", type=Path, help="a folder of Delta's jars")
     given = parser.parse_args()
+    if given.spark_delta:
+        if given.s3:
+            parser.error("--spark-delta needs tables on the disk: leave out --s3")
+        from ingest_sides import delta_settings  # These need PySpark, which other runs do not.
+        from tidelog.spark.session import session
+
+        SparkDelta.spark = session(extra=delta_settings(given.spark_delta))
     print(f"sides: {', '.join(kinds())}; {given.rounds} rounds; S3: {given.s3}\n")
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as name:
         folder = Path(name)
