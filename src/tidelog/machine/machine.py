@@ -39,6 +39,10 @@ TOGETHER_MAX = 64
 VANISHED_US = 3_600_000_000
 _MISSING_TRIES = 20
 _SETTLE_TRIES = 4
+_PAUSE_MAX_US = 1_000_000
+_PAUSE_TRIES = 8
+_YIELDS = 16
+_YIELD_TRIES = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +92,8 @@ class Machine(Generic[S, D]):
     _is_new: bool = field(init=False, default=False)
     maintenance: MachineMaintenance[S, D] = field(init=False)
     _lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
+    _yields: int = field(init=False, default=0)
+    _not_before_us: int = field(init=False, default=0)
     _waiting: list[_Job] = field(init=False, default_factory=list)
     _worker: asyncio.Task[None] | None = field(init=False, default=None)
 
@@ -183,21 +189,25 @@ class Machine(Generic[S, D]):
 
     async def _commit(self, jobs: list[_Job]) -> None:
         known_fresh = False
+        await self._yield()
         for attempt in range(self.commits_max):
+            begin_us = self.clock.monotonic_us()
             decided = self._decide(jobs)
             if not decided.is_sure and not known_fresh:
                 await self._catch_up()
                 known_fresh = True
                 continue
             if decided.diffs and not await self.append(decided.diffs, decided.state):
+                self._yields = _YIELDS
                 # The first decision may use an old state, so its loss shows no contention. A loss
                 # after a refresh does: the random pause spreads the contending writers.
                 if attempt:
-                    await self.clock.sleep(backoff_us(attempt, self.clock))
+                    await self._pause(attempt, self.clock.monotonic_us() - begin_us)
                 await self._catch_up()
                 known_fresh = True
                 continue
             if decided.diffs:
+                self._won(self.clock.monotonic_us() - begin_us)
                 # Before the callers get their answers: a process may end as soon as it has one.
                 await self.maintenance.after_commit()
             self._answer_jobs(decided, attempt)
@@ -207,6 +217,31 @@ class Machine(Generic[S, D]):
             "again",
             key=self.key,
         )
+
+    def _won(self, try_us: int) -> None:
+        """Let others commit next, if this machine lost one of its newest races to them.
+
+        A winner knows the newest state, and the others must read it first. Without a pause the same
+        machine would win each time.
+        """
+        if self._yields:
+            self._yields -= 1
+            rest_us = int(_YIELD_TRIES * try_us * self.clock.uniform())
+            self._not_before_us = self.clock.monotonic_us() + rest_us
+
+    async def _yield(self) -> None:
+        wait_us = self._not_before_us - self.clock.monotonic_us()
+        if wait_us > 0:
+            await self.clock.sleep(wait_us)
+
+    async def _pause(self, lost: int, try_us: int) -> None:
+        """Wait after a lost race; ``try_us`` is the time that the last try took."""
+        # The pause depends on the speed of the store. With long pauses a fast store would be idle,
+        # or serve only the winners.
+        first_us = max(1, try_us)
+        most_us = min(_PAUSE_MAX_US, _PAUSE_TRIES * first_us)
+        pause_us = backoff_us(lost - 1, self.clock, first_us=first_us, most_us=most_us)
+        await self.clock.sleep(pause_us)
 
     def _decide(self, jobs: list[_Job]) -> _Decisions[S, D]:
         """Decide commands one after the other, each on the state after those before it."""

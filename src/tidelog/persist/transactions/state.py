@@ -16,7 +16,7 @@ import msgspec
 from tidelog.core.frontier import Frontier
 from tidelog.persist.states.state import Token
 
-COMMITS_KEPT: Final = 64
+COMMITS_KEPT: Final = 1_024
 
 
 class RegisteredShard(msgspec.Struct, frozen=True, array_like=True):
