@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import duckdb
 import pyarrow as pa
@@ -93,6 +94,12 @@ def check_predicate(
     text = sql.strip()
     if not text:
         raise UsageError(f"{what} is empty: write a condition such as \"country = 'DE'\"")
+    return _checked_predicate(text, schema, what, definite)
+
+
+# A check takes 5 ms, and readers repeat their conditions.
+@lru_cache(maxsize=256)
+def _checked_predicate(text: str, schema: pa.Schema, what: str, definite: bool) -> Predicate:
     with open_sandbox() as connection:
         check = _Check(connection, text, schema, what, definite)
         try:
