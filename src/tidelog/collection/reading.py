@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from tidelog.persist.read.by_spark import spark_room
 from tidelog.persist.read.contents import ContentsReader, parts_in_order
 from tidelog.persist.read.opened import PartOpener
 from tidelog.persist.read.pieces import (
+    PIECE_ROWS,
     SnapshotQuery,
     changes_in_pieces,
     opener_names,
@@ -35,6 +36,9 @@ from tidelog.store.port import Store
 if TYPE_CHECKING:
     import duckdb
     from pyspark.sql import DataFrame, SparkSession
+
+# A caller that holds all rows in memory has room for larger pieces, whose fixed costs are fewer.
+AT_ONCE_ROWS: Final = 262_144
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +81,9 @@ class Reading:
             return
         with self.wanted.sandbox() as sandbox:
             box = self.wanted.box(sandbox)
-            wanted = SnapshotQuery(as_of=time, columns=self.wanted.needed, box=box)
+            rows = AT_ONCE_ROWS if self.is_at_once else PIECE_ROWS
+            columns = self.wanted.needed
+            wanted = SnapshotQuery(as_of=time, columns=columns, box=box, piece_rows=rows)
             read = pieces_as_written if self.appended else pieces_by_key
             async with aclosing(read(parts, wanted, self._opener(box))) as pieces:
                 async for piece in pieces:

@@ -23,7 +23,6 @@ from tidelog.collection.table.changes import (
     TableChange,
     WhenMatched,
     WhenNotMatched,
-    consolidated,
     delete_of,
     insert_of,
     merge_of,
@@ -48,6 +47,7 @@ from tidelog.errors import (
     UpperMismatch,
     UsageError,
 )
+from tidelog.persist.format.corrected import consolidated
 from tidelog.persist.read.selection import (
     ALL_ROWS,
     RowSelection,

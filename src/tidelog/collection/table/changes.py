@@ -21,9 +21,9 @@ from tidelog.collection.table.inputs import keys_of, table_of
 from tidelog.collection.table.lookups import ByCondition, ByValues, Lookup, by_condition, distinct
 from tidelog.core.arguments import check_kind, check_names, joined_names, quoted
 from tidelog.errors import KeyExists, UsageError
+from tidelog.persist.format.corrected import consolidated
 from tidelog.persist.format.part import int64_array, int64_of
 from tidelog.persist.format.schema import DIFF, ShardSchema
-from tidelog.rowhash import hash_rows
 
 if TYPE_CHECKING:
     from tidelog.predicate.predicate import Expression
@@ -424,21 +424,6 @@ def check_absent(keys: ByValues, old: pa.Table) -> None:
 def keys_of_updates(change: TableChange, updates: pa.Table) -> ByValues | None:
     """Return the keys that updates change; None in a table without a key."""
     return distinct(updates.select(change.schema.key)) if change.schema.key else None
-
-
-def consolidated(updates: pa.Table) -> pa.Table:
-    """Return updates with the diffs of equal rows added, and without rows whose sum is 0."""
-    if updates.num_rows < 2:
-        return updates
-    data = updates.drop_columns([DIFF])
-    hashes = hash_rows(data.columns, rows=data.num_rows)
-    order = np.lexsort((hashes.hi, hashes.lo))
-    lo, hi = hashes.lo[order], hashes.hi[order]
-    begins = np.flatnonzero(np.append(True, (lo[1:] != lo[:-1]) | (hi[1:] != hi[:-1])))
-    sums = np.add.reduceat(int64_of(updates, DIFF)[order], begins)
-    kept = np.flatnonzero(sums)
-    found = data.take(order[begins][kept])
-    return found.append_column(updates.schema.field(DIFF), int64_array(sums[kept]))
 
 
 def _signed(rows: pa.Table, diff: int) -> pa.Table:

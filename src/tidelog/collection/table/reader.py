@@ -19,12 +19,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tidelog.collection.table.changes import consolidated
 from tidelog.collection.table.lookups import ByCondition, ByValues, Lookup
 from tidelog.collection.table.placement import buckets_of
 from tidelog.core.clock import run_all
 from tidelog.errors import AsOfBeforeSince, PartMissing, SchemaEvolved
 from tidelog.persist.format.bounds import box_of_part
+from tidelog.persist.format.corrected import consolidated
 from tidelog.persist.format.part import Part, int64_of
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.read.contents import ContentsReader

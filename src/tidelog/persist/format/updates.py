@@ -31,6 +31,7 @@ from tidelog.persist.format.bounds import (
     sorted_in_shares,
     summed,
 )
+from tidelog.persist.format.corrected import corrected
 from tidelog.persist.format.duck import duck, quoted, sums_told
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, is_list
 
@@ -165,6 +166,9 @@ def merge(
     joined = joined_in_order(filled, key)
     if joined is not None:
         return joined
+    found = corrected(filled, key)
+    if found is not None:
+        return found.cast(out)
     single, others = sorted_by_key(pa.concat_tables(filled), key)
     if not others.num_rows:
         return single

@@ -22,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.core.clock import Clock, run_all
-from tidelog.core.lookahead import in_order
 from tidelog.persist.format.bounds import box_of_part, groups_by_key, is_ordered, part_reaches
 from tidelog.persist.format.part import Part, int64_array
 from tidelog.persist.format.schema import DIFF, ShardSchema
@@ -37,7 +36,6 @@ from tidelog.store.port import Store
 # The stored bytes of parts; decoded they are several times as large.
 IN_MEMORY_BYTES: Final = 8 * 1024 * 1024
 SINGLE_VALUE_BYTES_MAX: Final = 4 * 1024 * 1024
-PIECES_AT_ONCE: Final = 2
 GROUPS_DECODED: Final = 8  # By one thread; a part has up to some dozens of groups.
 SMALL_ROWS: Final = 65_536  # A part of at most so many rows is opened and decoded by one thread.
 ONES_ROWS: Final = 65_536
@@ -202,26 +200,13 @@ class ContentsReader:
             Way.AS_WRITTEN: lambda: pieces_as_written(
                 parts, wanted, opener, bytes_max=self.memory_bytes
             ),
-            Way.BY_KEY: lambda: self._one_ahead(pieces_by_key(parts, wanted, opener)),
+            Way.BY_KEY: lambda: pieces_by_key(parts, wanted, opener, bytes_max=self.memory_bytes),
             Way.AT_ONCE: lambda: _at_once(parts, wanted, opener),
             Way.SPILLED: lambda: SpilledRows(
                 opener=opener, wanted=wanted, memory_bytes=self.memory_bytes
             ).tables(parts),
         }
         return ways[choose_way(parts, self.schema)]()
-
-    async def _one_ahead(self, pieces: Pieces) -> Pieces:
-        """Decode the next piece while the reader processes one."""
-        ahead = in_order(
-            pieces,
-            _as_it_is,
-            size_of=_size_of,
-            at_once=PIECES_AT_ONCE,
-            bytes_max=self.memory_bytes,
-        )
-        async with aclosing(ahead) as found:
-            async for piece, _ in found:
-                yield piece
 
 
 async def _at_once(parts: Sequence[Part], wanted: SnapshotQuery, opener: PartOpener) -> Pieces:
@@ -241,19 +226,11 @@ async def _at_once(parts: Sequence[Part], wanted: SnapshotQuery, opener: PartOpe
         yield found
 
 
-async def _as_it_is(piece: pa.Table) -> None:
-    """Return without a change: the piece needs no further work."""
-
-
 def ones(rows: int) -> pa.ChunkedArray[Any]:
     """Return a column of ones whose chunks share one block of memory."""
     block = int64_array(np.ones(min(rows, ONES_ROWS), np.int64))
     whole, left = divmod(rows, ONES_ROWS)
     return pa.chunked_array([*[block] * whole, block.slice(0, left)], pa.int64())
-
-
-def _size_of(piece: pa.Table) -> int:
-    return piece.nbytes
 
 
 def _narrowed(schema: ShardSchema, names: Sequence[str]) -> ShardSchema:

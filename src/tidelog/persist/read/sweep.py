@@ -11,12 +11,15 @@ Source: persist, "Snapshot".
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.core.lookahead import BYTES_MAX, in_order
 from tidelog.persist.format.bounds import (
     OPEN,
     Box,
@@ -34,37 +37,72 @@ from tidelog.persist.format.updates import merge
 from tidelog.persist.read.opened import OpenPart, PartOpener, is_in_order
 from tidelog.persist.read.pieces import AHEAD_MAX, HELD_BYTES_MAX, SnapshotQuery
 
+MERGES: Final = 2  # Pieces that are merged or wait for the reader, while the next is decoded.
 REST_BYTES_MAX: Final = 64 * 1024 * 1024  # The limit for rows decoded too early.
 
 
 async def pieces_by_key(
-    parts: Sequence[Part], wanted: SnapshotQuery, opener: PartOpener
+    parts: Sequence[Part], wanted: SnapshotQuery, opener: PartOpener, *, bytes_max: int = BYTES_MAX
 ) -> AsyncGenerator[pa.Table, None]:
     """Yield key, columns and ``_diff``, consolidated, in key order.
 
     The key is included even if it is not among the columns. ``opener`` must load the bounds of the
     first column.
 
+    Units: pieces that are made ahead take about ``bytes_max`` of memory at most.
+
     Raises:
         CorruptionError, LocationError: see `PartOpener.open`.
     """
     schema = opener.schema
     names = list(dict.fromkeys([*schema.key, *wanted.columns, *wanted.box]))
+    narrow = ShardSchema(pa.schema([schema.data.field(n) for n in names]), 0)
+
+    def merged(updates: _Updates) -> pa.Table:
+        # The tables are taken here, so that they are free before the reader gets the result.
+        return merge(updates.taken(), narrow, key=schema.key, is_grouped=wanted.is_grouped)
+
+    async def offloaded(updates: _Updates) -> pa.Table:
+        return await opener.clock.offload(partial(merged, updates))
+
+    made = in_order(
+        _ranges(parts, wanted, opener, names),
+        offloaded,
+        size_of=attrgetter("size_bytes"),
+        at_once=MERGES,
+        bytes_max=bytes_max,
+    )
+    async with aclosing(made) as pieces:
+        async for _, piece in pieces:
+            if piece.num_rows:
+                yield piece
+
+
+async def _ranges(
+    parts: Sequence[Part], wanted: SnapshotQuery, opener: PartOpener, names: list[str]
+) -> AsyncGenerator[_Updates, None]:
+    """Yield the updates of each range of the first column, by part."""
+    schema = opener.schema
     reached = [part for part in parts if part_reaches(part, wanted.box)]
     # Without a key, parts are not sorted.
     can_cut = schema.key_columns > 0 and is_ordered(schema.data.field(0).type)
     sweep = Sweep(reached, wanted, opener, names, can_cut=can_cut)
-    narrow = ShardSchema(pa.schema([schema.data.field(n) for n in names]), 0)
-
-    def read(high: Any) -> pa.Table:
-        found = sweep.take(high)
-        return merge(found, narrow, key=schema.key, is_grouped=wanted.is_grouped)
-
     while not sweep.is_over:
         high = await sweep.cut()
-        found = await opener.clock.offload(partial(read, high))
-        if found.num_rows:
-            yield found
+        yield _Updates(await opener.clock.offload(partial(sweep.take, high)))
+
+
+class _Updates:
+    """The updates of one range, by part, until a merge takes them."""
+
+    def __init__(self, tables: list[pa.Table]) -> None:
+        self._tables = tables
+        self.size_bytes = sum(table.nbytes for table in tables)
+
+    def taken(self) -> list[pa.Table]:
+        """Return the tables, and keep no reference to them."""
+        tables, self._tables = self._tables, []
+        return tables
 
 
 class _Cursor:
@@ -179,7 +217,8 @@ class Sweep:
 
     def take(self, high: Any) -> list[pa.Table]:
         """Return the rows before ``high``, by part, and advance to ``high``."""
-        found = [table for cursor in self._cursors for table in self._before(cursor, high)]
+        by_part = [list(self._before(cursor, high)) for cursor in self._cursors]
+        found = [pa.concat_tables(tables) for tables in by_part if tables]
         self._cursors = [c for c in self._cursors if high is not None and not c.is_over]
         self._low = high
         return found
