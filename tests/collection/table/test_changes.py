@@ -13,7 +13,6 @@ import pytest
 from tidelog.collection.table.changes import (
     TableChange,
     check_absent,
-    consolidated,
     delete_of,
     insert_of,
     merge_of,
@@ -22,6 +21,7 @@ from tidelog.collection.table.changes import (
     upsert_of,
 )
 from tidelog.errors import KeyExists, UsageError
+from tidelog.persist.format.corrected import consolidated
 from tidelog.persist.format.schema import DIFF, ShardSchema, shard_schema
 
 TYPES: dict[str, pa.DataType] = {"id": pa.int64(), "place": pa.string(), "n": pa.int64()}

@@ -69,7 +69,19 @@ def test_each_kind_of_rows_becomes_a_table_of_all_columns(rows: object) -> None:
     assert found.column("day").null_count == 2
 
 
-@pytest.mark.parametrize("rows", [[], TABLE.slice(0, 0), TABLE.slice(0, 0).to_reader()])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        TABLE.slice(0, 0),
+        TABLE.slice(0, 0).to_reader(),
+        pa.table({}),
+        pa.table({}).to_reader(),
+        pa.record_batch({}),
+        pd.DataFrame(),
+        pd.DataFrame({"id": []}),
+    ],
+)
 def test_no_rows_give_an_empty_table(rows: object) -> None:
     """A write of no rows is no error: a program may have nothing to write."""
     found = table_of(rows, SCHEMA)
@@ -112,6 +124,11 @@ def test_texts_of_times_are_read() -> None:
             "column 'day' of row 1 cannot hold the value 'soon'",
         ),
         (pd.DataFrame({"id": [1, "x"]}), "values of several types"),
+        (pd.DataFrame(index=[1, 2]), "has rows but no columns"),
+        (
+            pd.DataFrame({"id": [1], "name": ["a"]}).set_index("id"),
+            r"the index id of the DataFrame is not a column: pass frame.reset_index\(\)",
+        ),
         ([{"id": 1}, {"id": None}], "key column 'id' is null or missing in row 1"),
         ([{"name": "a"}], "key column 'id' is null or missing in row 0"),
         ([{}], "key column 'id' is null or missing in row 0"),

@@ -171,8 +171,10 @@ def _package_of(rows: object) -> str:
 
 def _slices(table: pa.Table) -> Iterator[pa.Table]:
     # A table without rows is still checked for its columns.
-    for start in range(0, max(1, table.num_rows), PIECE_ROWS):
-        yield table.slice(start, PIECE_ROWS)
+    # A slice of a table without columns has the rows that the call names, so name no more.
+    rows = table.num_rows
+    for start in range(0, max(1, rows), PIECE_ROWS):
+        yield table.slice(start, min(PIECE_ROWS, rows - start))
 
 
 def _pieces_of_reader(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
@@ -192,7 +194,20 @@ def _pieces_of_reader(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
 
 
 def _table_of_frame(frame: object) -> pa.Table:
-    """Return a pandas DataFrame as a table; its index is no column."""
+    """Return a pandas DataFrame as a table; its index is no column.
+
+    Raises:
+        UsageError: it has rows without columns, an index with a name, or values of several types.
+    """
+    given = cast("Any", frame)
+    if len(given) and not len(given.columns):
+        raise UsageError("the DataFrame has rows but no columns: pass its columns")
+    names = [name for name in given.index.names if name is not None]
+    if names:
+        raise UsageError(
+            f"the index {joined_names(map(str, names))} of the DataFrame is not a column: pass "
+            "frame.reset_index(), or frame.reset_index(drop=True) without these values"
+        )
     try:
         return pa.Table.from_pandas(cast("Any", frame), preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError) as error:
