@@ -20,6 +20,7 @@ from typing import Any, Final
 from sim.canaries.builds import innermost
 from sim.crash.points import visit
 from sim.crash.stories import STORIES
+from sim.crash.stories_alter import AlterStory
 from sim.crash.stories_fork import ForkStory, RebuildStory
 from sim.crash.stories_keyed import KeyedForkStory, KeyedStory
 from sim.crash.stories_schemas import EvolveStory
@@ -108,7 +109,8 @@ def _visit_all(seed: int) -> int:
     transactions = (TransactionStory(), TransactionStory("transactions, impatient", attempts=1))
     shards = (MaintenanceStory(), ExpiryStory(), EvolveStory())
     logs = (CollectStory(), slots, ForkStory(), RebuildStory(), KeyedStory(), KeyedForkStory())
-    for story in (*STORIES, *shards, *logs, *transactions, TableStory()):
+    tables = (TableStory(), AlterStory(), AlterStory(name="alterations, no key", key=()))
+    for story in (*STORIES, *shards, *logs, *transactions, *tables):
         begin = time.monotonic()
         try:
             found = visit(story, seed=seed)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sim.checkers.demands import demand
@@ -24,6 +24,13 @@ class Write:
     effect: Callable[[Rows], Rows] = field(repr=False)
     given: tuple[Any, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+
+    def widened(self, columns: Sequence[str]) -> Write:
+        """Return the write with the id of each row in further columns."""
+        given = tuple(
+            [{**row, **dict.fromkeys(columns, row["id"])} for row in rows] for rows in self.given
+        )
+        return replace(self, given=given)
 
 
 def drawn_write(dice: random.Random, *, keyed: bool) -> Write:

@@ -1,11 +1,11 @@
 """Tables under faults: all writes, transactions, drops, retention, readers and a follower.
 
 Writers change a table, or several in one transaction, with calls that they repeat after a lost
-answer. They may die or lose their handles. One table is dropped and created again throughout. The
-model is the decisions in the transaction shard's records: these calls, applied to counted rows in
-the order of their times, give the contents of each table at each time. The results of reads, the
-steps of a follower and the updates in the shards must equal the model. A transaction must follow
-from its own reads.
+answer. They may die or lose their handles. One table is dropped and created again throughout, and
+columns come and go. The model is the decisions in the transaction shard's records: these calls,
+applied to counted rows in the order of their times, give the contents of each table at each time.
+The results of reads, the steps of a follower and the updates in the shards must equal the model. A
+transaction must follow from its own reads.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from tidelog.errors import (
     NoSuchCollection,
     OutcomeUnknown,
     ReadOvertaken,
+    SchemaEvolved,
     UpperMismatch,
     UsageError,
 )
@@ -57,7 +58,15 @@ SCHEMA: Final = "id bigint, n bigint"
 KEYS: Final[dict[str, list[str]]] = {"keyed": ["id"], "loose": [], "gone": []}
 RETAIN_MS: Final = {"loose": 400}
 UNSURE: Final = (LocationError, ContentionError, OutcomeUnknown, ReadOvertaken)
-REFUSED: Final = (KeyExists, UsageError, UpperMismatch, NoSuchCollection, AsOfBeforeSince)
+REFUSED: Final = (
+    KeyExists,
+    UsageError,
+    UpperMismatch,
+    NoSuchCollection,
+    SchemaEvolved,
+    AsOfBeforeSince,
+)
+GONE: Final = (NoSuchCollection.__name__, SchemaEvolved.__name__)
 TRIES: Final = 4
 PERSISTS: Final = 5_000  # In a storm of faults, few calls of ten requests succeed.
 
@@ -85,6 +94,7 @@ class TablesReport:
     steps: int = 0
     too_old: int = 0
     drops: int = 0
+    alterations: int = 0
     maintained: int = 0
     deaths: int = 0
     requests: int = 0
@@ -124,7 +134,7 @@ def simulate_tables(seed: int) -> TablesReport:
             not raise.
     """
     dice = random.Random(f"tables {seed}")
-    mortal = frozenset(["w0", "w1", "m0", "dropper"])
+    mortal = frozenset(["w0", "w1", "m0", "dropper", "a0"])
     faults = Dice(random.Random(f"dice {seed}"), rates_of(seed), mortal)
     world = World(seed, faults, attempts=dice.choice([1, 2, 20]))
     watch = Watch(world.store)
@@ -157,6 +167,8 @@ async def _play(scenario: TablesScenario) -> dict[str, list[str]]:
             ("m0", _maintain_on),
             ("m1", _maintain_on),
             ("dropper", _drop_on),
+            ("a0", _alter_on),
+            ("a1", _alter_on),
         ):
             client = world.client(name)
             group.create_task(client.live(work(scenario, client)), name=name)
@@ -230,8 +242,9 @@ async def _write_all(scenario: TablesScenario, client: Client) -> None:
 
 
 async def _write(scenario: TablesScenario, client: Client, table: Table, number: int) -> bool:
-    """Write one table, with a token; return False if the table is no longer there."""
+    """Write one table, with a token; return False if the handle is of no further use."""
     write = drawn_write(scenario.dice, keyed=bool(table.info.key))
+    write = write.widened(extra_columns(table))
     token = (f"{client.name}.{number}", number)
     scoped = scoped_token(table.info, token)
     assert scoped is not None
@@ -241,7 +254,7 @@ async def _write(scenario: TablesScenario, client: Client, table: Table, number:
     await _answered(
         scenario, client, call, lambda: method(*write.given, token=token, **write.options)
     )
-    return call.refused != NoSuchCollection.__name__
+    return call.refused not in GONE
 
 
 async def _transact(scenario: TablesScenario, client: Client, tables: Tables) -> None:
@@ -255,6 +268,8 @@ async def _transact(scenario: TablesScenario, client: Client, tables: Tables) ->
         for _ in range(dice.choice([1, 2, 3])):
             name = dice.choice(list(KEYS))
             write = drawn_write(dice, keyed=bool(KEYS[name]))
+            if name in begun._touched:
+                write = write.widened(extra_columns(begun._touched[name].table))
             await getattr(begun, write.method)(name, *write.given, **write.options)
             call.writes.append((begun._touched[name].table.info.rendition, write))
     except (*REFUSED, AsOfNotComplete, *UNSURE):
@@ -309,7 +324,7 @@ async def _read_on(scenario: TablesScenario, client: Client) -> None:
             await _read(scenario, opened, past if past >= 0 else None)
         except (AsOfBeforeSince, AsOfNotComplete):
             scenario.report.too_old += 1
-        except (NoSuchCollection, *UNSURE):
+        except (NoSuchCollection, SchemaEvolved, *UNSURE):
             continue
 
 
@@ -320,7 +335,7 @@ async def _follow_on(scenario: TablesScenario, client: Client) -> None:
     rows = counted(await persist(client, base.to_arrow))
     reached = base.as_of
     while scenario.follows:
-        with suppress(*UNSURE):
+        try:
             async for step in table.listen(reached):
                 for row in step.updates.to_pylist():
                     rows[row["id"], row["n"]] += row["_diff"]
@@ -331,6 +346,10 @@ async def _follow_on(scenario: TablesScenario, client: Client) -> None:
                 if not scenario.writers_left:
                     scenario.follows = False
                     return
+        except UNSURE:
+            pass
+        except SchemaEvolved:
+            table = await _made(scenario, client, "keyed")
         await client.clock.sleep(20_000)
 
 
@@ -388,14 +407,54 @@ async def _drop_on(scenario: TablesScenario, client: Client) -> None:
         await _made(scenario, client, "gone")
 
 
+async def _alter_on(scenario: TablesScenario, client: Client) -> None:
+    """Add columns, and drop some of those that were added, with or without values."""
+    dice, number = scenario.dice, 0
+    while scenario.writers_left:
+        await client.clock.sleep(dice.randrange(600_000))
+        tables, number = scenario.tables(client), number + 1
+        try:
+            table = await tables.open(dice.choice(list(KEYS)))
+            extra = extra_columns(table)
+            alter = partial(
+                tables.alter,
+                table.name,
+                add=f"{client.name}_{number} bigint",
+                drop=dice.sample(extra, dice.randrange(len(extra) + 1)),
+                discard_values=dice.random() < 0.7,
+            )
+            for _ in range(TRIES):
+                with suppress(*UNSURE):
+                    await alter()
+                    scenario.report.alterations += 1
+                    break
+        except AsOfNotComplete:
+            continue  # The creation of the table was interrupted, so its values cannot be read.
+        except UsageError as error:
+            # The other client may have altered the table since, or dropped the same column.
+            known = ("have values", "has a column", "was dropped", "has no column")
+            demand(any(words in str(error) for words in known), "a wrong refusal", error=error)
+        except (NoSuchCollection, *UNSURE):
+            continue
+
+
+def extra_columns(table: Table) -> list[str]:
+    """Return the columns that alterations have added."""
+    return [name for name in table.schema.names if name not in ("id", "n")]
+
+
 def _row(update: Update) -> tuple[int, int]:
-    one, n = update.row
+    one, n, *_ = update.row
     assert isinstance(one, int)
     assert isinstance(n, int)
     return one, n
 
 
 def counted(rows: Any) -> Rows:
+    """Count rows; a column that was added has the id of its row, or null."""
+    for row in rows.to_pylist():
+        extra = {value for name, value in row.items() if name not in ("id", "n")}
+        demand(extra <= {row["id"], None}, "a column has the value of another row", row=row)
     return Counter((row["id"], row["n"]) for row in rows.to_pylist())
 
 

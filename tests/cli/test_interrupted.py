@@ -130,6 +130,9 @@ CASES: Final = {
     "keyed append": Case("keyed append k --key a", b"5\n6\n"),
     "shard append": Case("shard append z --time 9", ROWS),
     "table create": Case("table create u --schema 'n int, t text' --shards 2", names={"NAME": "u"}),
+    "table alter": Case(
+        "table alter t --add 'w double'", names={"NAME": "t", "COLUMNS": "'w double'"}
+    ),
     "table drop": Case("table drop t --yes", names={"NAME": "t"}),
     "table insert": Case("table insert t", MORE),
     "table upsert": Case("table upsert t", ROWS + MORE),

@@ -554,3 +554,30 @@ def test_mistakes_are_sentences_without_a_location(tmp_path: Path, cli: Cli) -> 
     for words in (("table", "list"), ("table", "insert", "t"), ("history", "t")):
         refused(cli.run(*words), "no location")
         refused(cli.run("--location", str(tmp_path / "no"), *words), "no location")
+
+
+def test_alter_adds_and_drops_columns(keyed: Cli, cli: Cli) -> None:
+    """Old rows have null in a new column; a column with values is dropped only with --yes."""
+    put(cli, "insert", "prices", TEA)
+    done = cli.done("table", "alter", "prices", "--add", "w double", "--add", "n int", "--json")
+    assert done.object == {"table": "prices", "columns": ["id", "item", "price", "w", "n"]}
+    put(cli, "insert", "prices", {**JAM, "w": 0.5})
+    assert rows_of(cli, "prices") == [{**TEA, "w": None, "n": None}, {**JAM, "w": 0.5, "n": None}]
+
+    cli.done("table", "alter", "prices", "--drop", "n")
+    refused(cli("table", "alter", "prices", "--drop", "w"), "pass --yes to drop columns")
+    cli.done("table", "alter", "prices", "--drop", "w", "--yes")
+    assert rows_of(cli, "prices") == [TEA, JAM]
+
+
+def test_a_wrong_alter_is_refused(keyed: Cli, cli: Cli) -> None:
+    """Each message names the option or the column, and the command changes nothing."""
+    for given, words in {
+        (): "--add",
+        ("--add", "w"): "'w'",
+        ("--add", "item int"): "has a column 'item' already",
+        ("--drop", "x", "--yes"): "no column 'x'; the columns are id, item, price",
+        ("--drop", "id", "--yes"): "'id' is in the key",
+    }.items():
+        refused(cli("table", "alter", "prices", *given), words)
+    assert "item" in cli.done("table", "describe", "prices").out

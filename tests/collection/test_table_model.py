@@ -1,8 +1,8 @@
-"""All writes of tables and transactions, judged by dicts of rows, with faults and merges between.
+"""All writes of tables, alterations and transactions, judged by dicts of rows, with faults between.
 
 The model has the rows of each table at each time. Calls come from several locations, each like a
 process. Requests of the store fail, or lose their answer. A call that fails is repeated with its
-token, and a transaction is committed again.
+token, and a transaction is committed again. Merges run between the calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kit.tables import lake_of
 from tidelog.collection.tables import Table
 from tidelog.collection.transaction import TableTransaction
 from tidelog.core.ids import ShardId
-from tidelog.errors import KeyExists, LocationError, UpperMismatch, UsageError
+from tidelog.errors import KeyExists, LocationError, SchemaEvolved, UpperMismatch, UsageError
 from tidelog.location import Location
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.maintenance.sweeper import sweep
@@ -112,6 +112,7 @@ class World:
         self.history: list[tuple[int, dict[str, Rows]]] = []
         self.lakes: list[Location] = []
         self.handles: dict[tuple[int, str], Table] = {}
+        self.extra: dict[str, list[str]] = {name: [] for name in KEYS}
         self.number = 0
 
     async def begin(self) -> None:
@@ -187,16 +188,38 @@ class World:
         table, token = await self.handle(name), ("model", self.number)
         self.number += 1
         expected = Model(KEYS[name], self.models[name].rows)
-        call = getattr(table, method)
         try:
             apply(expected)
         except Refused:
             with pytest.raises((KeyExists, UsageError)):
-                await self.tried(lambda: call(*given, token=token, **options))
+                await self.written(table, method, *given, token=token, **options)
             return
-        time = await self.tried(lambda: call(*given, token=token, **options))
+        time = await self.written(table, method, *given, token=token, **options)
         self.models[name] = expected
         self.record(time)
+
+    async def written(self, table: Table, method: str, *given: Any, **options: Any) -> int:
+        """Write a table; a handle older than an alteration is refused, so open a new one."""
+        is_old = table.schema.names != [*NAMES, *self.extra[table.name]]
+        try:
+            time: int = await self.tried(lambda: getattr(table, method)(*given, **options))
+        except SchemaEvolved:
+            assert is_old
+            self.bad.faults.clear()
+            table = await self.lakes[0].table(table.name)
+            return await self.written(table, method, *given, **options)
+        assert not is_old
+        return time
+
+    async def alter(self) -> None:
+        """Add a column without values, or drop one; the model's rows stay the same."""
+        name = self.pick.choice(list(KEYS))
+        extra, self.number = self.extra[name], self.number + 1
+        new = f"x{self.number}"
+        gone = self.pick.sample(extra, self.pick.randrange(len(extra) + 1))
+        lake = self.pick.choice(self.lakes)
+        await self.tried(lambda: lake.tables.alter(name, add=f"{new} varchar", drop=gone))
+        self.extra[name] = [*(one for one in extra if one not in gone), new]
 
     async def transaction(self) -> None:
         """Write some tables at once, and read the own writes; sometimes raise at the end."""
@@ -274,6 +297,7 @@ class World:
         for time, rows in [self.history[-1], *self.pick.choices(self.history, k=count)]:
             for name in self.keys:
                 found = await (await (await lake.table(name)).snapshot(time)).to_arrow()
+                assert found.column_names == [*NAMES, *self.extra[name]]
                 assert counted(found) == rows[name], (name, time)
 
 
@@ -287,8 +311,8 @@ async def test_tables_equal_dicts_of_rows(seed: int) -> None:
     world = World(seed, KEYS)
     await world.begin()
     for _ in range(18):
-        step = world.pick.choice([world.change] * 5 + [world.transaction] * 3 + [world.tend])
-        await step()
+        kinds = [world.change] * 5 + [world.transaction] * 3 + [world.alter, world.tend]
+        await world.pick.choice(kinds)()
     await world.check(6)
 
 

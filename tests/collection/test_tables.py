@@ -29,7 +29,8 @@ from tidelog.collection.catalog.catalog import (
     read_catalog,
 )
 from tidelog.collection.spec_types import SourceSpec
-from tidelog.collection.tables import Table, table_schema
+from tidelog.collection.table_definition import table_schema
+from tidelog.collection.tables import Table
 from tidelog.errors import (
     AsOfNotComplete,
     CorruptionError,

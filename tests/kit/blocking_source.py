@@ -141,8 +141,8 @@ MODULES: Final[dict[str, tuple[Twin, ...]]] = {
             "milliseconds since 1970.",
             internal=names(
                 "all_shards all_states states check_since refresh since upper resolve_as_of "
-                "resolve_between resolve_start reading contents rows_of changes_of parts_until "
-                "parts_between snapshots"
+                "resolve_between resolve_start reading served contents rows_of changes_of "
+                "parts_until parts_between snapshots"
             ),
         ),
         Twin(
@@ -155,7 +155,7 @@ MODULES: Final[dict[str, tuple[Twin, ...]]] = {
         Twin(
             "tidelog.collection.tables.Table",
             "A table: a collection that programs write.",
-            internal=names("info columns writer reader registered finish"),
+            internal=names("info columns writer reader registered finish has_values"),
         ),
         Twin(
             "tidelog.collection.transaction.TableTransaction",

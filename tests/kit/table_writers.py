@@ -40,15 +40,17 @@ def writer(
         name="t", store=within, consensus=place.consensus(within), clock=OneThread()
     )
     names = [f"{'k' if schema.key else 'l'}{number}" for number in range(shards)]
-    reader = TableReader(name="t", schema=schema, shards=names, transactions=transactions)
+    stored = schema if schema.key else shard_schema(schema.data)
+    reader = TableReader(
+        name="t", schema=schema, stored=stored, shards=names, transactions=transactions
+    )
     return TableWriter(reader=reader)
 
 
 async def created(place: Place, *, shards: int = 1, schema: ShardSchema = KEYED) -> TableWriter:
     """Register the shards of a new table; return a handle of it."""
     made = writer(place, shards=shards, schema=schema)
-    stored = schema if schema.key else shard_schema(schema.data)
-    transactions = transactions_of(made)
+    stored, transactions = made.reader.stored, transactions_of(made)
     for name in made.reader.shards:
         await transactions.register(
             Shard(

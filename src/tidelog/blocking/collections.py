@@ -54,6 +54,10 @@ class Collection(BlockingTwin[awaited_collection.Collection]):
     def __repr__(self) -> str:
         return repr(self._inner)
 
+    @property
+    def unique_key(self) -> tuple[str, ...]:
+        return self._inner.unique_key
+
     def hold(self, name: str, at: When | None = None, *, token: int | None = None) -> Frontier:
         return self._portal.run(self._inner.hold(name, at, token=token))
 
@@ -218,6 +222,21 @@ class Tables(BlockingTwin[awaited_tables.Tables]):
 
     def list(self) -> builtins.list[str]:
         return self._portal.run(self._inner.list())
+
+    def alter(
+        self,
+        name: str,
+        *,
+        add: pa.Schema | str | None = None,
+        drop: Sequence[str] = (),
+        discard_values: bool = False,
+    ) -> Table:
+        return Table(
+            self._portal,
+            self._portal.run(
+                self._inner.alter(name, add=add, drop=drop, discard_values=discard_values)
+            ),
+        )
 
     def drop(self, name: str) -> None:
         self._portal.run(self._inner.drop(name))

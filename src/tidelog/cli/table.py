@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
+from tidelog.cli.alter import alter
 from tidelog.cli.command import AsJson, Yes, ask_first, group, location_url, on_location
 from tidelog.cli.feed import RowFormat
 from tidelog.cli.output import Column, Field, bytes_text, count_text, show, show_list
@@ -89,7 +90,7 @@ def create(
 ) -> None:
     """Create a table, and the location if it does not exist."""
     from tidelog.collection.catalog.retention import parse_retention_ms
-    from tidelog.collection.tables import table_schema
+    from tidelog.collection.table_definition import table_schema
     from tidelog.core.ids import check_name
 
     check_name(name, of="name of a table")
@@ -170,6 +171,9 @@ def _fields(table: Table, found: CollectionDescription) -> list[Field]:
         ("mode", table.info.mode),
         ("created", time_text(table.info.created_us)),
     ]
+
+
+app.command("alter")(alter)
 
 
 @app.command("insert")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
@@ -53,6 +53,7 @@ from tidelog.persist.read.reader import parts_between
 from tidelog.persist.read.rereading import reread
 from tidelog.persist.read.selection import RowSelection, repeated
 from tidelog.persist.read.snapshot import ShardSnapshot, require_replaced, start_after
+from tidelog.persist.states.evolution import served_schema, with_schemas
 from tidelog.persist.states.state import State
 from tidelog.persist.transactions.reading import complete_states
 from tidelog.persist.transactions.transactions import Transactions
@@ -83,7 +84,11 @@ class Collection:
         data = self.rendition.data_schema
         errors = self.rendition.errors
         self.schema = ERRORS_SCHEMA if self.is_errors else data
-        outputs = [self._shard(shard, data) for shard in self.rendition.shards]
+        # The shards of a table may have earlier columns than the table, or later ones.
+        outputs = [
+            self._shard(shard, data if self.transactions is None else None)
+            for shard in self.rendition.shards
+        ]
         beside = [self._shard(errors, ERRORS_SCHEMA)] if errors is not None else []
         self.shards, self._beside = (beside, outputs) if self.is_errors else (outputs, beside)
 
@@ -127,7 +132,9 @@ class Collection:
         """
         known = self.all_shards
         if self.transactions is not None:
-            self._complete = await complete_states(self.transactions, known)
+            found = await complete_states(self.transactions, known)
+            # An alteration that was interrupted has not given its schema to all shards.
+            self._complete = [with_schemas(state, self.rendition.schemas) for state in found]
             return
         for shard in known:
             await shard.refresh()
@@ -367,7 +374,7 @@ class Collection:
             UsageError, CorruptionError, LocationError: see `Reading.contents`.
         """
         return reread(
-            lambda: reading.contents(self.parts_until(time), time),
+            lambda: self._served(reading).contents(self.parts_until(time), time),
             partial(self._check_replaced, time),
         )
 
@@ -376,9 +383,25 @@ class Collection:
     ) -> AsyncGenerator[pa.Table, None]:
         """Yield the updates between two resolved times; see `contents`, `Reading.changes`."""
         return reread(
-            lambda: reading.changes(self.parts_between(since, until), since, until),
+            lambda: self._served(reading).changes(self.parts_between(since, until), since, until),
             partial(self._check_replaced, since),
         )
+
+    def _served(self, reading: Reading) -> Reading:
+        schema = self.served(reading.schema)
+        return reading if schema is reading.schema else replace(reading, schema=schema)
+
+    def served(self, wanted: ShardSchema) -> ShardSchema:
+        """Return a schema that reads all parts of the states, as of the last refresh.
+
+        ``wanted`` is the present schema of the collection, or an earlier one.
+
+        Raises:
+            SchemaEvolved: a column of ``wanted`` was dropped; open the collection again.
+        """
+        if self.transactions is None:
+            return wanted
+        return served_schema(max(self.states, key=lambda state: state.schema_id), wanted)
 
     async def _check_replaced(self, time: int, error: PartMissing) -> None:
         await self.refresh()
@@ -399,8 +422,9 @@ class Collection:
         if self.transactions is None:
             return [shard.snapshot_of(state, time) for shard, state in pairs]
         # A later plan of the snapshot uses the shard alone, so it must have what the state has.
+        schema = self.served(self.schema)
         return [
-            shard.snapshot_of(state, time, newest=partial(caught_up, shard, time))
+            shard.snapshot_of(state, time, schema=schema, newest=partial(caught_up, shard, time))
             for shard, state in pairs
         ]
 

@@ -20,7 +20,7 @@ from tidelog.collection.ingest.expiry import expiries_of
 from tidelog.collection.ingest.health import STATUS, health_path
 from tidelog.collection.ingest.notes import notes_path
 from tidelog.collection.source.kinds import release_source
-from tidelog.collection.tables import drop_shard
+from tidelog.collection.table.registering import drop_shard
 from tidelog.consensus.port import Consensus
 from tidelog.core.clock import Clock
 from tidelog.core.ids import (

@@ -32,7 +32,14 @@ from tidelog.collection.table.writes import TableWriter
 from tidelog.collection.tables import Table, scoped_token
 from tidelog.core.clock import Clock, backoff_us
 from tidelog.core.frames import stream_bytes
-from tidelog.errors import AsOfBeforeSince, ContentionError, DataDiffers, UsageError
+from tidelog.errors import (
+    AsOfBeforeSince,
+    ContentionError,
+    DataDiffers,
+    NotRegistered,
+    SchemaEvolved,
+    UsageError,
+)
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.read.selection import ALL_ROWS
 from tidelog.persist.states.state import Token
@@ -40,6 +47,8 @@ from tidelog.persist.states.transition import Verdict
 from tidelog.persist.transactions.committing import (
     commit_written,
     next_time,
+    target_of,
+    write_rows,
 )
 from tidelog.persist.transactions.next_time import Reads, joined
 from tidelog.persist.transactions.transition import TableParts
@@ -70,7 +79,8 @@ async def staging_area(table: Table, operation: str = INSERT) -> StagingArea:
     if operation == DELETE:
         return StagingArea(schema=key_schema(table.columns), targets=())
     shards = [shard.id for shard in table.shards]
-    return await table.registered(partial(area_of, table.writer, shards, table.columns))
+    area = partial(area_of, table.writer, shards, table.columns, stored=table.schema)
+    return await table.registered(area)
 
 
 async def stage_rows(
@@ -118,6 +128,7 @@ async def commit_staged(
         UsageError: a key occurs twice, or a token that continues has no earlier write. NOT_APPLIED.
         PartsSwept: a sweep may have deleted the parts: stage the rows again. NOT_APPLIED.
         NoSuchCollection: the table was dropped. NOT_APPLIED.
+        SchemaEvolved: the table was altered after the rows were staged. NOT_APPLIED.
         ContentionError: other writers kept changing the same rows. NOT_APPLIED.
         LocationError: the store failed; with a token, call again.
     """
@@ -136,6 +147,12 @@ async def commit_staged(
         return await _commit(table, staged, operation, scoped)
     except DataDiffers:
         return None  # Another process has committed the token since the check above.
+    except NotRegistered as error:
+        # Only an alteration registers a shard again, which refuses the parts written before.
+        raise SchemaEvolved(
+            f"the table {table.name!r} was altered after these rows were staged, and nothing was "
+            "written: write the rows again"
+        ) from error
 
 
 async def _commit(
@@ -206,10 +223,11 @@ async def _take_back(
     async with aclosing(pieces):
         async for piece in pieces:
             rows = await table.clock.offload(partial(_taken_back, piece, table.columns))
-            shares = placed(rows, table.columns, len(table.shards))
+            shares = placed(rows, table.schema, len(table.shards))
             for shard, share in zip(table.shards, shares, strict=True):
                 if share.num_rows:
-                    part = await table.writer.write_parts(shard.id, share)
+                    target = await target_of(table.writer, shard.id, schema=table.schema)
+                    part = await write_rows(target, table.store, table.clock, share)
                     taken.setdefault(shard.id, []).append(part)
 
 

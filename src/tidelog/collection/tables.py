@@ -5,32 +5,26 @@ so a commit is one request, and may change several tables. See `tidelog.persist.
 
 A creation lists the table in the catalog, then registers its shards. A drop removes it from the
 catalog, then forgets its shards. So a process that dies leaves no registration without an entry of
-the catalog.
-Source: design page 6, "Tables".
+the catalog. An alteration lists the new schema, then gives it to the shards.
+Source: design page 6, "Tables"; decision 29.
 """
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from tidelog.collection.catalog.catalog import (
-    Catalog,
-    CollectionInfo,
-    RenditionInfo,
-    TableInfo,
-)
+from tidelog.collection.catalog.catalog import Catalog, RenditionInfo, TableInfo
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.collection import Collection
 from tidelog.collection.formats.times import When
-from tidelog.collection.formats.types import parse_schema
-from tidelog.collection.spec_types import SHARDS_MAX
+from tidelog.collection.table.alteration import Alteration
 from tidelog.collection.table.changes import (
     INSERT,
     UPSERT,
@@ -41,28 +35,32 @@ from tidelog.collection.table.changes import (
     rule_of,
     update_of,
 )
-from tidelog.collection.table.direct import DIRECT, MODES, WAL, DirectTransactions
+from tidelog.collection.table.direct import DIRECT, WAL, DirectTransactions
 from tidelog.collection.table.history import TableCommit, add_counts, commits_of
 from tidelog.collection.table.incoming import IncomingRows
-from tidelog.collection.table.reader import TableReader
+from tidelog.collection.table.reader import TableReader, altered
+from tidelog.collection.table.registering import drop_shard, settle_shard
 from tidelog.collection.table.writes import TableWriter, check_at
+from tidelog.collection.table_definition import TableDefinition
 from tidelog.consensus.port import Consensus
-from tidelog.core.arguments import check_kind, check_names, check_whole, quoted
+from tidelog.core.arguments import check_kind, check_whole, joined_names
 from tidelog.core.clock import Clock, run_all
 from tidelog.core.frontier import Frontier
-from tidelog.core.ids import TABLES, ShardId, check_name, new_rendition_id, new_shard_id
+from tidelog.core.ids import TABLES, ShardId, check_name
 from tidelog.errors import (
+    AsOfBeforeSince,
     ContentionError,
     NameTaken,
     NoSuchCollection,
     NotRegistered,
-    ShardRegistered,
+    SchemaEvolved,
     UsageError,
 )
-from tidelog.persist.format.schema import ShardSchema, shard_schema
-from tidelog.persist.handle.argument_checks import check_write_token
+from tidelog.persist.format.duck import quoted
+from tidelog.persist.format.schema import ShardSchema, decode_schema
+from tidelog.persist.handle.argument_checks import check_flag, check_write_token
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.read.selection import ALL_ROWS
+from tidelog.persist.read.selection import ALL_ROWS, RowSelection
 from tidelog.persist.states.holding import HISTORY_HOLD
 from tidelog.persist.states.state import Token
 from tidelog.persist.transactions.transactions import Transactions
@@ -70,7 +68,7 @@ from tidelog.store.port import Store
 
 T = TypeVar("T")
 AT_ONCE: Final = 8
-DROPS_MAX: Final = 20
+ALTERATIONS_MAX: Final = 20
 
 
 def table_transactions(
@@ -132,6 +130,7 @@ class Table(Collection):
             reader = TableReader(
                 name=self.name,
                 schema=self.columns,
+                stored=self.schema,
                 shards=[shard.id for shard in self.shards],
                 transactions=self.writer,
             )
@@ -277,28 +276,35 @@ class Table(Collection):
         return await self.registered(write)
 
     async def registered(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of a call; finish an interrupted creation of the table first.
+        """Return the result of a call; first finish an interrupted creation or alteration.
 
         Raises:
-            NoSuchCollection: the table was dropped. All errors of the call.
+            NoSuchCollection: the table was dropped. SchemaEvolved: it was altered. All errors of
+                the call.
         """
         try:
             return await call()
-        except NotRegistered:
+        except (NotRegistered, SchemaEvolved):
             await self.finish()
             return await call()
 
     async def finish(self) -> None:
-        """Finish a creation whose process died: register the shards, or create the only one.
+        """Finish a creation or an alteration: register the shards with the table's columns.
+
+        The only shard of a direct table is created instead.
 
         Raises:
-            NoSuchCollection: the table was dropped. LocationError: the store failed; call again.
+            NoSuchCollection: the table was dropped. SchemaEvolved: it was altered since.
+            LocationError: the store failed; call again.
         """
         await self._check_listed()
         if self.info.mode == DIRECT:
             await self.writer.insert({})  # The first write creates the shard.
             return
-        work = [partial(self.writer.register, one) for one in self.shards]
+        schemas = self.rendition.schemas
+        work = [
+            partial(settle_shard, self.writer, self._founder(one), schemas) for one in self.shards
+        ]
         try:
             await run_all(work, at_once=AT_ONCE)
         except UsageError:
@@ -307,12 +313,34 @@ class Table(Collection):
             raise
 
     async def _check_listed(self) -> None:
-        found = (await self.controller.catalog()).tables.get(self.name)
+        catalog = await self.controller.catalog()
+        found = catalog.tables.get(self.name)
         if found is None or found.rendition != self.info.rendition:
-            raise NoSuchCollection(
-                f"the table {self.name!r} was dropped after this process opened it: open it again "
-                "if a new table has its name"
-            )
+            raise dropped_since(self.name)
+        rendition = catalog.renditions[found.rendition]
+        if rendition.schema != self.rendition.schema:
+            raise altered(self.name)
+
+    def _founder(self, shard: Shard) -> Shard:
+        """Return a handle with the first schema and the first holds, which a new shard gets."""
+        first = self._shard(shard.id, decode_schema(self.rendition.schemas[0]))
+        first.first_holds = {HISTORY_HOLD: Frontier.at(0)}
+        return first
+
+    async def has_values(self, columns: Sequence[str]) -> bool:
+        """Return True if a row at a readable time has a value in one of the columns.
+
+        Raises:
+            UsageError: a column does not exist. LocationError: the store failed.
+        """
+        where = " OR ".join(f"{quoted(name)} IS NOT NULL" for name in columns)
+        reading = self.reading(RowSelection(columns=columns, where=where, limit=1))
+        while True:
+            with suppress(AsOfBeforeSince):  # A merge has moved since, so fewer times are readable.
+                last = await self.resolve_as_of(None)
+                first = self.since.time
+                pieces = self.contents(reading, first), self.changes_of(reading, first, last)
+                return any([await _has_rows(one) for one in pieces])
 
     async def history(
         self, since: When | None = None, until: When | None = None
@@ -376,7 +404,7 @@ class Tables:
             LocationError: the store failed; call again.
         """
         check_name(name, of="name of a table")
-        wanted = _Definition(name, schema, key, shards, retain_ms, mode)
+        wanted = TableDefinition(name, schema, key, shards, retain_ms, mode)
         collection, rendition, info = wanted.planned(self.clock)
         try:
             await self.controller.create_table(collection, rendition, info)
@@ -386,7 +414,10 @@ class Tables:
                 raise
             rendition, info = catalog.active(name), catalog.tables[name]
         table = self._opened(rendition, info)
-        await table.finish()
+        try:
+            await table.finish()
+        except SchemaEvolved:  # Another process has altered the table since.
+            table = await self._finished(name)
         # An empty commit moves the upper of the table past the clock, so that it can be read.
         await table.writer.insert({})
         return table
@@ -405,6 +436,58 @@ class Tables:
     async def list(self) -> builtins.list[str]:
         """Return the names of all tables, in order."""
         return sorted((await self.controller.catalog()).tables)
+
+    async def alter(
+        self,
+        name: str,
+        *,
+        add: pa.Schema | str | None = None,
+        drop: Sequence[str] = (),
+        discard_values: bool = False,
+    ) -> Table:
+        """Add columns to a table, and drop columns of it; return a handle with the new columns.
+
+        ``add`` is an Arrow schema or text, such as ``'size double, note varchar'``. New columns
+        come last, and are null in the rows that exist. All times have the new columns, also earlier
+        ones. A column that has a value at a readable time is dropped only with ``discard_values``.
+        A name is used once: a dropped column cannot be added again. Handles that were opened
+        before read until one of their columns is dropped, and raise `SchemaEvolved` at a write.
+
+        If a process dies during its call, a call with the same arguments finishes the alteration,
+        and so does the next write. A repeated call of the newest alteration changes nothing.
+
+        Raises:
+            NoSuchCollection: no table has the name.
+            UsageError: a column cannot be added or dropped, or has values. NOT_APPLIED.
+            ContentionError: other processes altered the table; call again.
+            LocationError: the store failed; call again.
+        """
+        change = Alteration.of(add, drop)
+        check_flag(discard_values, "discard_values")
+        table = await self.open(name)
+        after = change.applied(table.rendition, table.info)
+        is_new = after != table.rendition
+        if is_new and drop and not discard_values and await table.has_values(change.drop):
+            raise UsageError(
+                f"columns to drop have values in the table {name!r}: pass discard_values=True to "
+                "lose them",
+                columns=joined_names(change.drop),
+            )
+        if is_new:
+            await self.controller.alter_table(name, change.applied)
+        return await self._finished(name)
+
+    async def _finished(self, name: str) -> Table:
+        """Open a table, and finish its creation and its alterations."""
+        for _ in range(ALTERATIONS_MAX):
+            table = await self.open(name)
+            with suppress(SchemaEvolved):  # Another process has listed a further alteration.
+                await table.finish()
+                return table
+        raise ContentionError(
+            f"gave up after {ALTERATIONS_MAX} tries: other processes kept altering the table "
+            f"{name!r}; try again"
+        )
 
     async def drop(self, name: str) -> None:
         """Drop a table and its rows permanently; the collector deletes its objects.
@@ -448,7 +531,7 @@ class Tables:
         if known is None or any(getattr(known, one) != getattr(info, one) for one in same):
             return False
         stored = catalog.renditions[known.rendition]
-        if stored.schema != rendition.schema or len(stored.shards) != len(rendition.shards):
+        if stored.schemas != rendition.schemas or len(stored.shards) != len(rendition.shards):
             return False
         state = await self._opened(stored, known).writer.refresh()
         return not state.upper or not all(shard in state.tables for shard in stored.shards)
@@ -475,6 +558,22 @@ class Tables:
         )
 
 
+def dropped_since(name: str) -> NoSuchCollection:
+    """Return the error of a handle whose table was dropped."""
+    return NoSuchCollection(
+        f"the table {name!r} was dropped after this process opened it: open it again if a new "
+        "table has its name"
+    )
+
+
+async def _has_rows(pieces: AsyncGenerator[pa.Table, None]) -> bool:
+    async with aclosing(pieces) as opened:
+        async for piece in opened:
+            if piece.num_rows:
+                return True
+    return False
+
+
 def scoped_token(info: TableInfo, token: Token | None) -> Token | None:
     """Return the token as the transactions of all tables know it: a writer is one of a table.
 
@@ -482,105 +581,3 @@ def scoped_token(info: TableInfo, token: Token | None) -> Token | None:
     """
     check_write_token(token)
     return None if token is None else (f"{info.rendition}/{token[0]}", token[1])
-
-
-async def drop_shard(transactions: Transactions, shard: Shard) -> None:
-    """End the registration of a dropped table's shard, and drop the shard; the call is idempotent.
-
-    Raises:
-        ContentionError: writers with old handles kept registering the shard; call again.
-        LocationError: the store failed; call again.
-    """
-    for _ in range(DROPS_MAX):
-        try:
-            await shard.drop()
-            return
-        except ShardRegistered:
-            await transactions.forget(shard.id)
-    raise ContentionError(
-        f"gave up after {DROPS_MAX} tries: writers kept registering a shard of the dropped table; "
-        "try again",
-        shard=shard.id,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Definition:
-    """The arguments of a creation; see `Tables.create`."""
-
-    name: str
-    schema: pa.Schema | str
-    key: Sequence[str]
-    shards: int
-    retain_ms: int | None
-    mode: str
-
-    def planned(self, clock: Clock) -> tuple[CollectionInfo, RenditionInfo, TableInfo]:
-        """Return the items of the catalog.
-
-        Raises:
-            UsageError: an argument is invalid.
-        """
-        key = [check_name_of_column(one) for one in check_names(self.key, "key")]
-        if type(self.shards) is not int or not 1 <= self.shards <= SHARDS_MAX:
-            raise UsageError(
-                f"shards= must be a whole number (int) from 1 to {SHARDS_MAX}",
-                found=quoted(self.shards),
-            )
-        if self.mode not in MODES:
-            raise UsageError(f"mode= must be {' or '.join(MODES)}, not {quoted(self.mode)}")
-        if self.mode == DIRECT and self.shards != 1:
-            raise UsageError(
-                "a table of mode 'direct' has one shard: remove shards=, or create the table in "
-                "mode 'wal'"
-            )
-        if self.retain_ms is not None:
-            check_whole(self.retain_ms, "retain_ms")
-        schema, now_us = table_schema(self.schema, key), clock.now_us()
-        rendition = RenditionInfo(
-            id=new_rendition_id(clock),
-            collection=self.name,
-            schema=schema.encoded,
-            shards=tuple(new_shard_id(clock) for _ in range(self.shards)),
-        )
-        collection = CollectionInfo(
-            name=self.name, active=rendition.id, renditions=(rendition.id,), created_us=now_us
-        )
-        info = TableInfo(
-            name=self.name,
-            rendition=rendition.id,
-            key=tuple(key),
-            created_us=now_us,
-            retain_ms=self.retain_ms,
-            mode=self.mode,
-        )
-        return collection, rendition, info
-
-
-def check_name_of_column(name: object) -> str:
-    """Return the name of a key column, if it is a text.
-
-    Raises:
-        UsageError: it is not.
-    """
-    if not isinstance(name, str):
-        raise UsageError("key= must be names of columns", given=name)
-    return name
-
-
-def table_schema(given: pa.Schema | str, key: Sequence[str]) -> ShardSchema:
-    """Return the schema of a table's shards. Without a key, rows are sorted by all columns.
-
-    Raises:
-        UsageError: the schema is not valid, or a key column does not exist.
-    """
-    if isinstance(given, str):
-        given = parse_schema(given)
-    check_kind(given, pa.Schema, "schema must be a pyarrow.Schema or a text 'name type, ...'")
-    for column in given:
-        if not column.nullable and column.name not in key:
-            raise UsageError(
-                f"the column {column.name!r} is not nullable, but only key columns can refuse "
-                "nulls: make it nullable"
-            )
-    return shard_schema(given, key=list(key) or None)

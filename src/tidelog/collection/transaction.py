@@ -44,6 +44,7 @@ from tidelog.errors import (
     HandleError,
     LocationError,
     NotRegistered,
+    SchemaEvolved,
     UpperMismatch,
     UsageError,
 )
@@ -325,7 +326,7 @@ class TableTransaction:
         updates: dict[str, pa.Table] = {}
         upper = self._upper or 0
         for one in self._touched.values():
-            pieces = placed(one.updates, one.table.columns, len(one.reader.shards))
+            pieces = placed(one.updates, one.table.schema, len(one.reader.shards))
             pairs = zip(one.reader.shards, pieces, strict=True)
             updates |= {shard: rows_at(piece, upper) for shard, piece in pairs if piece.num_rows}
         if not updates:
@@ -357,9 +358,12 @@ class TableTransaction:
             is_retry=self._is_sent,
             reads=reads,
         )
+        schemas = {
+            shard: one.table.schema for one in self._touched.values() for shard in one.reader.shards
+        }
         try:
-            return await commit_rows(transactions, updates, reads.upper, request)
-        except (NotRegistered, UsageError):
+            return await commit_rows(transactions, updates, reads.upper, request, schemas=schemas)
+        except (NotRegistered, UsageError, SchemaEvolved):
             # A table may have been dropped or altered since; then this raises that error.
             for one in self._touched.values():
                 view = partial(one.reader.view, one.reader.shards, fresh=True)

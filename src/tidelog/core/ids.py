@@ -93,6 +93,11 @@ def name_of(kind: NamedKind, key: str) -> str | None:
     return name if name != key and _NAME.fullmatch(name) else None
 
 
+def is_named(shard: str) -> bool:
+    """Return True if a user named a shard, so that any process may write it."""
+    return "." in shard
+
+
 def new_shard_id(clock: Clock) -> ShardId:
     return ShardId("s" + clock.unique())
 

@@ -42,6 +42,7 @@ async def frame_of_contents(
     Raises:
         UsageError: the selection has a limit, the store is this process's memory, Spark has no
             type for a column, or ``hold`` is not a duration.
+        SchemaEvolved: a column of the handle was dropped; open the collection again.
         AsOfBeforeSince, LocationError: see `Collection.refresh`.
     """
     if selection.limit is not None:
@@ -52,13 +53,14 @@ async def frame_of_contents(
         )
     await collection.refresh()  # Parts named by an old state may be deleted.
     collection.check_since(as_of)
+    schema = collection.served(collection.schema)
     store, parts = collection.store, collection.parts_until(as_of)
     url = url_for_executors(store.url, store)
-    shown = pa.schema([collection.schema.data.field(name) for name in selection.columns])
+    shown = pa.schema([schema.data.field(name) for name in selection.columns])
     is_whole = selection.predicate is None and hold is None
     if is_whole and url.startswith("file:") and can_scan(shown):
         if _can_scan_all(parts):
-            scan = scan_of_parts(spark, parts, collection.schema, as_of, url)
+            scan = scan_of_parts(spark, parts, schema, as_of, url)
             return scan.select(*[quoted(name) for name in selection.columns])
         key = collection.unique_key
         overlay = overlay_of(collection.states, key, as_of) if key else None

@@ -82,9 +82,9 @@ async def overlay_frame(
     """Return columns of a collection at a resolved time, from the parts of an overlay.
 
     Raises:
-        LocationError: the store failed.
+        SchemaEvolved: a column of the handle was dropped. LocationError: the store failed.
     """
-    store, schema = collection.store, collection.schema
+    store, schema = collection.store, collection.served(collection.schema)
     url = url_for_executors(store.url, store)
     key = [name for name in schema.names if name in schema.key]
     names = [*key, *(name for name in columns if name not in key)]

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -120,7 +120,7 @@ async def choose_pin(settings: ReadSettings) -> PinnedRead:
         name=settings.name,
         rendition=collection.rendition.id,
         as_of=as_of,
-        schema=encode_with_known(collection.schema),
+        schema=encode_with_known(collection.served(collection.schema)),
         selection=selection,
         appended=collection.appended,
         after=after,
@@ -195,7 +195,9 @@ async def plan_scans(pin: PinnedRead) -> list[Scan]:
     if pin.after is not None:
         return await _plan_changes(pin, collection, pin.after, box)
     scans: list[Scan] = []
-    for snapshot in await collection.snapshots(pin.as_of):
+    snapshots = await collection.snapshots(pin.as_of)
+    pin = _with_known(pin, collection)
+    for snapshot in snapshots:
         parts = [part for part in snapshot.parts if part_reaches(part, box)]
         scans.extend(await share(_scan_of(pin, parts, box), location.store))
     return scans
@@ -206,8 +208,19 @@ async def _plan_changes(
 ) -> list[Scan]:
     """Divide changes by times, since only updates of one time cancel; overlapping parts join."""
     _, until = await collection.resolve_between(after, pin.as_of)
+    pin = _with_known(pin, collection)
     parts = [p for p in collection.parts_between(after, until) if part_reaches(p, box)]
     return [_scan_of(pin, together, box) for together in parts_by_time(parts)]
+
+
+def _with_known(pin: PinnedRead, collection: Collection) -> PinnedRead:
+    """Return a read with the schemas that its table has got since ``load``, to decode its parts.
+
+    Raises:
+        SchemaEvolved: a column of the read was dropped.
+    """
+    served = collection.served(decode_schema(pin.schema))
+    return replace(pin, schema=encode_with_known(served))
 
 
 def _scan_of(pin: PinnedRead, parts: Sequence[Part], box: Box) -> Scan:

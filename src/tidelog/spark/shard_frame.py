@@ -29,7 +29,13 @@ from tidelog.core.clock import SystemClock, wall_us
 from tidelog.errors import HoldExpired
 from tidelog.persist.format.bounds import part_reaches, scalar_of
 from tidelog.persist.format.part import Part, decode_part, int64_of
-from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, decode_schema
+from tidelog.persist.format.schema import (
+    DIFF,
+    TIME,
+    ShardSchema,
+    decode_schema,
+    encode_with_known,
+)
 from tidelog.persist.format.updates import accumulate
 from tidelog.persist.read.selection import CheckedSelection
 from tidelog.persist.read.snapshot import ShardSnapshot
@@ -81,7 +87,7 @@ async def frame_of(
     with selection.sandbox() as sandbox:
         box = selection.box(sandbox)
     scan = Scan(
-        schema=snapshot.schema.encoded,
+        schema=encode_with_known(snapshot.schema),
         columns=selection.needed,
         as_of=snapshot.as_of,
         parts=tuple(part for part in snapshot.parts if part_reaches(part, box)),

@@ -475,8 +475,8 @@ async def test_sweeps_of_registered_shards_delete_what_was_never_committed(place
     assert swept[-1].usage.objects[ObjectUse.YOUNG] == 0
     answers, write = [stale], committing.write_parts
 
-    async def late(sleeper: Transactions, *args: Any) -> TableParts:
-        return answers.pop() if answers else await write(sleeper, *args)
+    async def late(sleeper: Transactions, *args: Any, **options: Any) -> TableParts:
+        return answers.pop() if answers else await write(sleeper, *args, **options)
 
     with patch.object(committing, "write_parts", late):
         done = await leaked.compare_and_append({"a": large(0)}, 0, 1)

@@ -10,8 +10,8 @@ Source: storage, "Renditions", "Controller".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
@@ -54,6 +54,8 @@ class RenditionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One complete version of a collection.
 
     Its number of shards never changes: the hash of a row's key selects one of them.
+    Shape: ``schema`` is the newest one. ``earlier`` has the schemas before it, oldest first. It is
+        absent without an alteration, so the entry has the bytes that earlier versions wrote.
     """
 
     id: str
@@ -63,10 +65,20 @@ class RenditionInfo(msgspec.Struct, frozen=True, kw_only=True):
     errors: str | None = None
     remap: str | None = None
     deletions: tuple[str, ...] = ()
+    earlier: tuple[bytes, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def schemas(self) -> tuple[bytes, ...]:
+        """Return all schemas, oldest first."""
+        return (*(() if self.earlier is msgspec.UNSET else self.earlier), self.schema)
 
     @property
     def data_schema(self) -> ShardSchema:
-        return decode_schema(self.schema)
+        """Return the newest schema; with earlier ones, it knows them all."""
+        newest = decode_schema(self.schema)
+        if len(self.schemas) == 1:
+            return newest
+        return replace(newest, known=tuple(decode_schema(one).data for one in self.schemas))
 
     @property
     def roles(self) -> dict[str, str]:
@@ -393,6 +405,20 @@ def plan_retain(catalog: Catalog, name: str, retain_ms: int | None) -> list[Chan
     """
     writer = catalog.writer(name)
     return [] if writer.retain_ms == retain_ms else _replaced(writer, retain_ms=retain_ms)
+
+
+def plan_alter(
+    catalog: Catalog, name: str, change: Callable[[RenditionInfo, TableInfo], RenditionInfo]
+) -> list[Change]:
+    """Return the changes that give a table the schema that ``change`` adds to its rendition.
+
+    Raises:
+        NoSuchCollection: no table has the name. All errors of ``change``.
+    """
+    table = catalog.table(name)
+    before = catalog.renditions[table.rendition]
+    after = change(before, table)
+    return [] if after == before else [(row_of(before), -1), (row_of(after), +1)]
 
 
 def plan_forget(catalog: Catalog, shards: Iterable[str]) -> list[Change]:

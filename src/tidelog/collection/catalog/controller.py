@@ -22,6 +22,7 @@ from tidelog.collection.catalog.catalog import (
     RenditionInfo,
     SourceInfo,
     TableInfo,
+    plan_alter,
     plan_create,
     plan_create_table,
     plan_drop,
@@ -123,6 +124,16 @@ class Controller:
 
         await self._change(plan)
         return dropped[0]
+
+    async def alter_table(
+        self, name: str, change: Callable[[RenditionInfo, TableInfo], RenditionInfo]
+    ) -> None:
+        """List the next schema of a table; its shards get it afterwards.
+
+        Raises:
+            NoSuchCollection: no table has the name. All errors of ``change``.
+        """
+        await self._change(lambda known: plan_alter(known, name, change))
 
     async def skip_files(self, name: str, paths: Sequence[str]) -> SourceInfo:
         """Record the files that a source skips; return the changed source.

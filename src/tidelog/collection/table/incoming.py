@@ -41,6 +41,8 @@ from tidelog.core.clock import Clock
 from tidelog.persist.format.inputs import arrow_table, check_rows
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.states.state import Token
+from tidelog.persist.states.transition import AppendResult
+from tidelog.persist.transactions.committing import commit_rows, next_time, rows_at
 from tidelog.persist.transactions.next_time import joined
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.persist.transactions.transition import TableParts
@@ -109,12 +111,19 @@ class IncomingRows:
             make = upserted if operation == UPSERT else inserted
             change: TableChange = await self._clock.offload(partial(make, rows, schema))
             return await self._write(change)
-        shares: dict[str, pa.Table | pa.RecordBatch] = dict(
-            zip(reader.shards, placed(rows, schema, len(reader.shards)), strict=True)
+        shares: dict[str, pa.Table] = dict(
+            zip(reader.shards, placed(rows, reader.stored, len(reader.shards)), strict=True)
         )
-        insert = partial(self.transactions.insert, shares, at=self.at, token=self.token)
-        time: int = (await self.registered(insert)).upper.time - 1
+        time: int = (await self.registered(partial(self._insert, shares))).upper.time - 1
         return time
+
+    async def _insert(self, shares: Mapping[str, pa.Table]) -> AppendResult:
+        transactions = self.transactions
+        request = next_time(transactions, self.at, self.token)
+        time = max(request.earliest, transactions.state.upper)
+        updates = {shard: rows_at(some, time) for shard, some in shares.items()}
+        schemas = dict.fromkeys(updates, self.writer.reader.stored)
+        return await commit_rows(transactions, updates, time, request, schemas=schemas)
 
     async def _put_staged(self, pieces: Pieces, operation: str) -> int:
         area = await self._area()
@@ -140,7 +149,9 @@ class IncomingRows:
     async def _area(self) -> StagingArea:
         reader = self.writer.reader
         area: StagingArea = await self.registered(
-            partial(area_of, reader.transactions, reader.shards, reader.schema)
+            partial(
+                area_of, reader.transactions, reader.shards, reader.schema, stored=reader.stored
+            )
         )
         return area
 

@@ -16,7 +16,10 @@ Buckets = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def buckets_of(rows: pa.Table, schema: ShardSchema, shards: int) -> Buckets:
-    """Return the index of each row's shard, by the hash of its key or, without one, its row."""
+    """Return the index of each row's shard, by the hash of the key of the shards' ``schema``.
+
+    A new column is not in this key, so a row stays in its shard when its table gets one.
+    """
     names = schema.key or schema.names
     hashes = hash_rows([rows.column(name) for name in names], rows=rows.num_rows)
     found: Buckets = bucket_of(hashes, shards)

@@ -70,12 +70,13 @@ class _Covered:
 class TableReader:
     """Reads rows of one table.
 
-    Shape: ``schema`` has the table's key; the shards of a table without a key are sorted by all
-        columns. ``shards`` are ids.
+    Shape: ``schema`` has the table's key. ``stored`` is that of the shards: without a key, they are
+        sorted by all columns of the table's creation. ``shards`` are ids.
     """
 
     name: str
     schema: ShardSchema
+    stored: ShardSchema
     shards: Sequence[str]
     transactions: TransactionsHandle
     open_bytes_max: int = OPEN_BYTES_MAX
@@ -239,9 +240,7 @@ class TableReader:
         self._covered[shard] = _Covered(known.upper, own, ahead[0] if ahead else None)
         state = with_steps(handle.state, steps)
         if newest_schema(state).data != self.schema.data:
-            raise SchemaEvolved(
-                f"the table {self.name!r} was altered after this process opened it: open it again"
-            )
+            raise altered(self.name)
         return state
 
     @property
@@ -281,6 +280,13 @@ class TableReader:
         for state in fresh.states.values():
             state.check_readable(view.upper - 1)
         return TableView(view.upper, fresh.states)
+
+
+def altered(name: str) -> SchemaEvolved:
+    """Return the error of a handle whose table has other columns now."""
+    return SchemaEvolved(
+        f"the table {name!r} was altered after this process opened it: open it again"
+    )
 
 
 def _stored(view: TableView) -> ShardSchema:

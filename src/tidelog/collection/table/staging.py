@@ -37,16 +37,19 @@ class StagingArea:
 
 
 async def area_of(
-    transactions: TransactionsHandle, shards: Sequence[str], schema: ShardSchema
+    transactions: TransactionsHandle,
+    shards: Sequence[str],
+    schema: ShardSchema,
+    *,
+    stored: ShardSchema,
 ) -> StagingArea:
-    """Return the present staging area of a table with some shards.
+    """Return the present staging area of a table with some shards, whose schema is ``stored``.
 
     Raises:
         NotRegistered: the table was dropped, or its creation was interrupted.
+        SchemaEvolved: the table was altered.
     """
-    if not all(shard in transactions.state.tables for shard in shards):
-        await transactions.refresh()
-    targets = [await target_of(transactions, shard) for shard in shards]
+    targets = [await target_of(transactions, shard, schema=stored) for shard in shards]
     # The parts of thousands of tasks would make the commit's record too large if they were inline.
     objects = tuple(replace(target, inline=False) for target in targets)
     return StagingArea(schema=schema, targets=objects)
@@ -70,7 +73,7 @@ async def staged_pieces(
             keys.append(await clock.offload(partial(_own_keys, piece, area.schema)))
         shares: list[pa.Table] = []
         if area.targets:
-            place = partial(placed, piece, area.schema, len(area.targets))
+            place = partial(placed, piece, area.targets[0].schema, len(area.targets))
             shares = await clock.offload(place)
         for target, share in zip(area.targets, shares, strict=True):
             if share.num_rows:

@@ -30,6 +30,7 @@ from tidelog.errors import (
     DeletesAllRows,
     NotRegistered,
     PartsSwept,
+    SchemaEvolved,
     UsageError,
 )
 from tidelog.persist.format.part import int64_of
@@ -129,7 +130,7 @@ class TableWriter:
                 return known
             try:
                 return await self._write(change, request, stage or staged, all_rows_max)
-            except (UsageError, DataDiffers):
+            except (UsageError, DataDiffers, SchemaEvolved):
                 # Another process may have committed the token after the check above.
                 known = await self._committed(token)
                 if known is None:
@@ -192,7 +193,7 @@ class TableWriter:
         )
         if all_rows_max is not None:
             _check_left(found.old, view, all_rows_max)
-        pieces = placed(found.updates, reader.schema, len(reader.shards))
+        pieces = placed(found.updates, reader.stored, len(reader.shards))
         pairs = zip(reader.shards, pieces, strict=True)
         updates = {shard: piece for shard, piece in pairs if piece.num_rows}
         parts = staged if isinstance(staged, Mapping) else await staged(found.old)
@@ -232,7 +233,14 @@ class TableWriter:
         transactions, upper = self.reader.transactions, plan.view.upper
         span = Frontier.at(upper), Frontier.at(upper + 1)
         work = [
-            partial(write_parts, transactions, shard, rows_at(piece, upper), *span)
+            partial(
+                write_parts,
+                transactions,
+                shard,
+                rows_at(piece, upper),
+                *span,
+                schema=self.reader.stored,
+            )
             for shard, piece in plan.updates.items()
         ]
         return dict(zip(plan.updates, await run_all(work, at_once=WRITES_AT_ONCE), strict=True))

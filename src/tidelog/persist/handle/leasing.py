@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -112,7 +112,7 @@ class LeasedReader:
             HoldExpired: the lease is over. UsageError: ``since`` is past upper.
         """
         at = Frontier.of(since)
-        found = await reaching(self.shard, at, partial(self._renew, at))
+        found = await reaching(self.shard, at, self._renew)
         self.since = join([at, self.since])
         return found
 
@@ -249,8 +249,9 @@ async def keep_lease(
         LocationError: the store failed; the call can be repeated.
     """
 
-    async def kept() -> Frontier:
-        work = shard.machine.commit(partial(decide_keep, lease=lease, moved_to=moved_to))
+    async def kept(at: Frontier | None) -> Frontier:
+        asked, to = (replace(lease, since=at), None) if moved_to is None else (lease, at)
+        work = shard.machine.commit(partial(decide_keep, lease=asked, moved_to=to))
         return await in_time(shard.clock, work, shard.timeout_us, writes=True)
 
     return await reaching(shard, lease.since if moved_to is None else moved_to, kept)

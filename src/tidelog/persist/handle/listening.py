@@ -19,6 +19,7 @@ import pyarrow as pa
 from tidelog.core.clock import Clock, backoff_us, in_time
 from tidelog.core.frontier import TIME_MAX, Frontier, check_time
 from tidelog.core.grouping import groups_by_size
+from tidelog.core.ids import is_named
 from tidelog.errors import AsOfNotComplete, DeadlineExceeded, PartMissing, UsageError
 from tidelog.persist.format.bounds import part_reaches
 from tidelog.persist.format.part import Part
@@ -241,8 +242,9 @@ def not_complete(time: int, upper: Frontier) -> AsOfNotComplete:
 
 
 async def caught_up(shard: ShardHandle, time: int | None = None) -> State:
-    """Apply a registered shard's transactions, and return its state, complete up to ``time``."""
-    await applier_of(shard).catch_up(shard, time)
+    """Return a shard's state; if it is registered, apply its transactions up to ``time`` first."""
+    if shard.state.registered.name:
+        await applier_of(shard).catch_up(shard, time)
     return await shard.refresh()
 
 
@@ -255,15 +257,32 @@ async def complete_upper(shard: ShardHandle) -> Frontier:
 
 
 async def reaching(
-    shard: ShardHandle, time: Frontier | None, work: Callable[[], Awaitable[T]]
+    shard: ShardHandle, time: Frontier | None, work: Callable[[Frontier | None], Awaitable[T]]
 ) -> T:
     """Run work that names a time. If a registered shard is behind it, apply its transactions."""
-    try:
-        return await work()
-    except UsageError:
-        upper = shard.state.upper_frontier
-        is_behind = time is not None and not time.is_empty and upper < time
-        if time is None or not (is_behind and shard.state.registered.name):
-            raise
-        await caught_up(shard, time.time - 1)
-        return await work()
+    at, before = time, None
+    while True:
+        try:
+            return await work(at)
+        except UsageError:
+            registered = shard.state.registered
+            is_behind = at is not None and not at.is_empty and shard.state.upper_frontier < at
+            # The work is tried again after each change of the registration.
+            if time is None or not is_behind or not registered.number or registered == before:
+                raise
+            before = registered
+            if registered.name:
+                await caught_up(shard, time.time - 1)
+            at = min(time, shard.state.upper_frontier) if await _is_between(shard) else time
+
+
+async def _is_between(shard: ShardHandle) -> bool:
+    """Return True if a shard of a table is between two registrations.
+
+    No other writer may write it, so its contents at its upper are those of all later times, too.
+    """
+    registered = shard.state.registered
+    if not registered.number or is_named(shard.id):
+        return False
+    # A registration begins in the shard, and then in the transactions.
+    return not (registered.name and await applier_of(shard).is_registered(shard.id))

@@ -410,8 +410,8 @@ class Shard:
         check_fencing(token)
         wanted = None if since is None else Frontier.of(since)
         schema = b"" if self.schema is None else self.schema.encoded
-        decide = partial(holding.decide_hold, name=name, since=wanted, schema=schema, token=token)
-        return await listening.reaching(self, wanted, partial(self._decide, decide))
+        decide = partial(holding.decide_hold, name=name, schema=schema, token=token)
+        return await listening.reaching(self, wanted, partial(self._since, decide))
 
     async def move_hold(
         self, name: str, since: Frontier | int | None, *, token: int | None = None
@@ -424,8 +424,11 @@ class Shard:
         check_kind(name, str, "the name of a hold must be a str")
         check_fencing(token)
         wanted = Frontier.of(since)
-        decide = partial(holding.decide_advance_hold, name=name, since=wanted, token=token)
-        return await listening.reaching(self, wanted, partial(self._decide, decide))
+        decide = partial(holding.decide_advance_hold, name=name, token=token)
+        return await listening.reaching(self, wanted, partial(self._since, decide))
+
+    async def _since(self, decide: Callable[..., Decision[Diff, R]], at: Frontier | None) -> R:
+        return await self._decide(partial(decide, since=at))
 
     async def drop_hold(self, name: str, *, token: int | None = None) -> bool:
         """Drop the named hold; return True if it existed. Since follows at the next move of a hold.
@@ -456,7 +459,7 @@ class Shard:
         start = None if since is None else Frontier.of(since)
         check_flag(fixed, "fixed")
         opened = partial(
-            leasing.open_lease, self, start, lease_us=lease_us, is_fixed=fixed, purpose=purpose
+            leasing.open_lease, self, lease_us=lease_us, is_fixed=fixed, purpose=purpose
         )
         return await self._in_time(listening.reaching(self, start, opened), writes=True)
 

@@ -8,6 +8,7 @@ Source: persist, "Codec"; decision 18.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -17,7 +18,7 @@ from tidelog.core.frontier import Frontier
 from tidelog.errors import SchemaEvolved, SchemaIncompatible, ShardRegistered, UsageError
 from tidelog.machine.language import Decision
 from tidelog.persist.format.schema import ShardSchema, decode_schema, shard_schema
-from tidelog.persist.states.state import Diff, State
+from tidelog.persist.states.state import Diff, State, apply_diff
 
 ALLOWED = (
     "a schema may drop columns outside the key, and may add nullable columns at its end whose "
@@ -121,6 +122,13 @@ def _with_known(newest: bytes, retired: tuple[bytes, ...]) -> ShardSchema:
     found = decode_schema(newest)
     known = (*(decode_schema(one).data for one in retired), found.data)
     return replace(found, known=known)
+
+
+def with_schemas(state: State, schemas: Sequence[bytes]) -> State:
+    """Return the state that a shard will have with all of ``schemas``; it has the first ones."""
+    for schema in schemas[state.schema_id + 1 :] if state.schema else ():
+        state = apply_diff(state, Diff(schema=schema))
+    return state
 
 
 def served_schema(state: State, wanted: ShardSchema | None) -> ShardSchema:

@@ -96,6 +96,10 @@ class Applier:
             last = last_step(state, self.name, shard.id, registered.number, upper)
             await self.shard(shard.id).commit(partial(decide_apply, step=last))
 
+    async def is_registered(self, name: str) -> bool:
+        """Return True if a commit may write a shard."""
+        return name in (await self.machine.refresh()).tables
+
     async def forget(self, name: str) -> Frontier:
         """End the registration of a shard; return the upper to which transactions have written it.
 

@@ -24,6 +24,7 @@ from tidelog.errors import (
     Outcome,
     OutcomeUnknown,
     PartsSwept,
+    SchemaEvolved,
     UsageError,
 )
 from tidelog.persist.format.part import int64_array
@@ -31,6 +32,7 @@ from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.format.updates import prepare_updates
 from tidelog.persist.handle.appending import WRITES_MAX, sum_by_stored_schema
 from tidelog.persist.handle.shard import INLINE_STATE_BYTES_MAX
+from tidelog.persist.states.evolution import evolved
 from tidelog.persist.states.state import Registration, Token
 from tidelog.persist.states.transition import AppendResult, Verdict
 from tidelog.persist.transactions.applying import waiting_bytes
@@ -51,6 +53,7 @@ from tidelog.store.port import Store
 R = TypeVar("R")
 LOST_TRIES: Final = 4
 SMALL_BYTES: Final = 16 * 1024
+NO_SCHEMAS: Final[Mapping[str, ShardSchema]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +72,11 @@ class NextTime:
 
 
 def next_time(transactions: TransactionsHandle, at: int | None, token: Token | None) -> NextTime:
-    """Return the commit of a caller who may have named it by a token, and reads nothing yet."""
+    """Return the request of a commit; see `Transactions.insert`.
+
+    Raises:
+        UsageError: see `earliest_time`.
+    """
     return NextTime(
         earliest=earliest_time(transactions, at),
         token=token or (new_writer_id(transactions.clock), 0),
@@ -103,18 +110,28 @@ async def commit(
 
 
 async def commit_rows(
-    transactions: TransactionsHandle, updates: Mapping[str, pa.Table], time: int, request: NextTime
+    transactions: TransactionsHandle,
+    updates: Mapping[str, pa.Table],
+    time: int,
+    request: NextTime,
+    *,
+    schemas: Mapping[str, ShardSchema] = NO_SCHEMAS,
 ) -> AppendResult:
-    """Write parts of updates at ``time``, and commit them at the next time."""
+    """Write parts of updates at ``time``, and commit them at the next time.
+
+    Raises:
+        SchemaEvolved: a shard has another schema than the one in ``schemas``. NOT_APPLIED.
+        The errors of `commit_written`.
+    """
     lower, upper = Frontier.at(time), Frontier.at(time + 1)
 
     async def attempt() -> AppendResult:
-        writes = await _written(transactions, updates, lower, upper)
+        writes = await _written(transactions, updates, lower, upper, schemas)
         return await commit_written(transactions, writes, request)
 
     try:
         return await _with_new_parts(transactions, updates, attempt)
-    except (UsageError, NotRegistered, PartsSwept):
+    except (UsageError, NotRegistered, PartsSwept, SchemaEvolved):
         # An earlier call may have committed the token, and its shard may be forgotten or have other
         # columns since.
         if not (request.named or request.is_retry):
@@ -185,12 +202,18 @@ async def _written(
     updates: Mapping[str, pa.Table],
     lower: Frontier,
     upper: Frontier,
+    schemas: Mapping[str, ShardSchema] = NO_SCHEMAS,
 ) -> dict[str, TableParts]:
     """Write the parts of all shards."""
     if not all(name in transactions.state.tables for name in updates):
         await transactions.refresh()
     names = [name for name, table in updates.items() if table.num_rows]
-    work = [partial(write_parts, transactions, name, updates[name], lower, upper) for name in names]
+    work = [
+        partial(
+            write_parts, transactions, name, updates[name], lower, upper, schema=schemas.get(name)
+        )
+        for name in names
+    ]
     return dict(zip(names, await run_all(work, at_once=8), strict=True))
 
 
@@ -230,10 +253,16 @@ async def check_retry(
 
 
 async def write_parts(
-    transactions: TransactionsHandle, name: str, updates: pa.Table, lower: Frontier, upper: Frontier
+    transactions: TransactionsHandle,
+    name: str,
+    updates: pa.Table,
+    lower: Frontier,
+    upper: Frontier,
+    *,
+    schema: ShardSchema | None = None,
 ) -> TableParts:
     """Write the parts of one shard; they have no effect before the commit."""
-    target = await target_of(transactions, name)
+    target = await target_of(transactions, name, schema=schema)
     store = transactions.shard(name).store
     return await write_to(target, store, transactions.clock, updates, (lower, upper))
 
@@ -253,12 +282,20 @@ class PartsTarget:
     inline: bool
 
 
-async def target_of(transactions: TransactionsHandle, name: str) -> PartsTarget:
+async def target_of(
+    transactions: TransactionsHandle, name: str, *, schema: ShardSchema | None = None
+) -> PartsTarget:
     """Return the target for parts of a registered shard.
+
+    A caller whose rows have the columns of ``schema`` passes it. Otherwise a column that the shard
+    no longer has would be left out, without an error.
 
     Raises:
         NotRegistered: the shard is not registered. NOT_APPLIED.
+        SchemaEvolved: its schema is not ``schema``. NOT_APPLIED.
     """
+    if name not in transactions.state.tables:
+        await transactions.refresh()
     table, shard = table_of(transactions.state, name), transactions.shard(name)
     registered = Registration(transactions.name, table.number)
     if shard.state.registered != registered:
@@ -267,6 +304,8 @@ async def target_of(transactions: TransactionsHandle, name: str) -> PartsTarget:
         raise NotRegistered(
             f"the shard {called(name)!r} is no longer registered: register it first"
         )
+    if schema is not None and schema.encoded != shard.state.schema:
+        raise evolved("it has other columns than the rows", shard.state)
     waiting = waiting_bytes(transactions.state, name, after=shard.state.upper or 0)
     return PartsTarget(
         shard=shard.id,

@@ -22,8 +22,8 @@ from tidelog.persist.read.selection import ALL_ROWS
 from tidelog.persist.read.snapshot import ShardSnapshot, require_replaced
 from tidelog.persist.states.evolution import served_schema
 from tidelog.persist.states.registration import with_steps
-from tidelog.persist.states.state import State
-from tidelog.persist.transactions.applying import all_steps, steps_of, upper_of
+from tidelog.persist.states.state import Diff, State, apply_diff
+from tidelog.persist.transactions.applying import all_steps, last_step, steps_of, upper_of
 from tidelog.persist.transactions.port import TransactionsHandle
 from tidelog.persist.transactions.state import TransactionState
 from tidelog.persist.transactions.transition import table_of
@@ -96,7 +96,9 @@ async def read_committed(transactions: TransactionsHandle, name: str, *, until: 
 async def complete_states(transactions: TransactionsHandle, shards: Sequence[Shard]) -> list[State]:
     """Return the newest states of shards, with all committed transactions and their upper.
 
-    The transactions are read first; see `read_committed`. Nothing is written.
+    The transactions are read first; see `read_committed`. Nothing is written. No other writer may
+    write the shards, so a shard without a registration is complete, too: a later one begins at a
+    later upper.
 
     Raises:
         CorruptionError: a state is damaged. LocationError: the store failed.
@@ -105,7 +107,18 @@ async def complete_states(transactions: TransactionsHandle, shards: Sequence[Sha
     steps = [all_steps(state, transactions.name, shard.id) for shard in shards]
     found = await run_all([shard.refresh for shard in shards], at_once=SHARDS_AT_ONCE)
     await _check_not_set_back(transactions, state, found)
-    return [with_steps(one, some) for one, some in zip(found, steps, strict=True)]
+    stepped = [with_steps(one, some) for one, some in zip(found, steps, strict=True)]
+    return [_unwritten(state, *one) for one in zip(shards, stepped, strict=True)]
+
+
+def _unwritten(known: TransactionState, shard: Shard, state: State) -> State:
+    """Return the state of a shard; if it was forgotten, up to the upper of the transactions."""
+    is_gone = shard.id in known.forgotten and shard.id not in known.tables
+    if not is_gone or state.upper is None or state.upper >= known.upper:
+        return state
+    number = known.forgotten[shard.id].number
+    last = last_step(known, state.registered.name, shard.id, number, known.upper)
+    return apply_diff(state, Diff(upper=(last.upper,), token=last.token))
 
 
 async def _check_not_set_back(

@@ -1,0 +1,128 @@
+"""Alterations: the columns that a table gains and loses, and the schemas that follow. Pure.
+
+A rendition keeps all its schemas, oldest first. The schemas of each of its shards are the first
+ones of this list, because `tidelog.collection.table.registering` moves a shard from each schema to
+the next one. So an id of a schema means the same in all shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+
+from tidelog.collection.catalog.catalog import RenditionInfo, TableInfo
+from tidelog.collection.formats.types import parse_schema
+from tidelog.collection.table.direct import DIRECT
+from tidelog.core.arguments import check_kind, check_names, joined_names
+from tidelog.errors import UsageError
+from tidelog.persist.format.schema import ShardSchema, shard_schema
+from tidelog.persist.states.evolution import check_successor
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """The columns to add at the end of a table, and the names of those to drop."""
+
+    add: pa.Schema
+    drop: tuple[str, ...]
+
+    @staticmethod
+    def of(add: pa.Schema | str | None, drop: Sequence[str]) -> Alteration:
+        """Check the arguments of an alteration, as far as possible without the table.
+
+        Raises:
+            UsageError: an argument is invalid, or there is no column to add or to drop.
+        """
+        if isinstance(add, str):
+            add = parse_schema(add)
+        added = pa.schema([]) if add is None else add
+        check_kind(added, pa.Schema, "add= must be a pyarrow.Schema or a text 'name type, ...'")
+        dropped = [check_name_of_column(name, "drop") for name in check_names(drop, "drop")]
+        if not (added.names or dropped):
+            raise UsageError("nothing to alter: pass add= with new columns, or drop= with names")
+        for name in dropped:
+            if name in added.names:
+                raise UsageError(f"add= and drop= both name the column {name!r}: remove one")
+            if dropped.count(name) > 1:
+                raise UsageError(f"drop= names the column {name!r} twice: remove one")
+        for column in added:
+            if not column.nullable:
+                raise UsageError(
+                    f"the new column {column.name!r} is not nullable, but it is null in the rows "
+                    "that exist: make it nullable"
+                )
+        return Alteration(shard_schema(added).data if added.names else added, tuple(dropped))
+
+    def is_newest_of(self, rendition: RenditionInfo) -> bool:
+        """Return True if this is the newest alteration of a rendition, so that it was made."""
+        schema = rendition.data_schema
+        if len(schema.known) < 2:
+            return False
+        before = schema.known[-2]
+        return {*self.drop} <= {*before.names} and self._columns(before).equals(schema.data)
+
+    def applied(self, rendition: RenditionInfo, table: TableInfo) -> RenditionInfo:
+        """Return the rendition after the alteration; the same one if it was made already.
+
+        Raises:
+            UsageError: a column to add exists or existed, or a column to drop does not exist, or
+                orders the rows; or the table is a direct one.
+        """
+        if table.mode == DIRECT:
+            raise UsageError(
+                f"the table {table.name!r} has the mode 'direct', so it keeps its columns: write "
+                "the rows to a table of the mode 'wal'"
+            )
+        if self.is_newest_of(rendition):
+            return rendition
+        schema = rendition.data_schema
+        self._check(schema, table)
+        after = shard_schema(self._columns(schema.data), key=schema.key)
+        check_successor(schema, after)
+        return msgspec.structs.replace(rendition, schema=after.encoded, earlier=rendition.schemas)
+
+    def _columns(self, before: pa.Schema) -> pa.Schema:
+        return pa.schema([*(one for one in before if one.name not in self.drop), *self.add])
+
+    def _check(self, schema: ShardSchema, table: TableInfo) -> None:
+        present = {name.lower() for name in schema.names}
+        dropped = {name.lower() for one in schema.known for name in one.names} - present
+        for name in self.add.names:
+            if name.lower() in present:
+                raise UsageError(f"the table {table.name!r} has a column {name!r} already")
+            if name.lower() in dropped:
+                raise UsageError(
+                    f"a column {name!r} of the table {table.name!r} was dropped, and old rows may "
+                    "still have its values: choose another name"
+                )
+        for name in self.drop:
+            if name not in schema.names:
+                raise UsageError(
+                    f"the table {table.name!r} has no column {name!r}; the columns are "
+                    f"{joined_names(schema.names)}"
+                )
+            if name in table.key:
+                raise UsageError(
+                    f"the column {name!r} is in the key of the table {table.name!r}, so it stays: "
+                    "write the other columns to a new table"
+                )
+            if name in schema.key:
+                raise UsageError(
+                    f"the table {table.name!r} has no key, so its rows are in the order of the "
+                    f"columns of its creation, and {name!r} stays: write the other columns to a "
+                    "new table"
+                )
+
+
+def check_name_of_column(name: object, what: str) -> str:
+    """Return the name of a column, given in the argument ``what``, if it is a text.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not isinstance(name, str):
+        raise UsageError(f"{what}= must be names of columns", given=name)
+    return name
