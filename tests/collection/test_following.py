@@ -197,6 +197,16 @@ async def test_columns_and_a_condition_select_the_changes(tmp_path: Path) -> Non
     assert pa.concat_tables([step.updates for step in steps]).equals(expected)
 
 
+async def test_a_follower_can_start_now(tmp_path: Path) -> None:
+    """``now`` is the newest complete time, since a follower cannot start after it."""
+    await made(tmp_path)
+    await tick(tmp_path, 0)
+    collection = await reopened(tmp_path)
+
+    assert await collection.resolve_start("now") == await collection.resolve_as_of("now")
+    assert await collection.resolve_start("now") <= collection.upper.time - 1
+
+
 async def test_a_start_that_is_not_readable_is_refused(tmp_path: Path) -> None:
     """A follower never begins with a gap."""
     lake = await made(tmp_path)

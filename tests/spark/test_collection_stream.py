@@ -11,6 +11,8 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -179,4 +181,15 @@ def test_spark_gets_batches_of_exactly_the_schema_that_it_was_given(lake: str) -
     assert schema.names[:3] == [TIME, DIFF, "_change_type"]
     assert batch.schema.equals(to_arrow_schema(schema, timezone="UTC"))
     with pytest.raises(SourceError, match="a collection has a fixed schema"):
-        source.streamReader(schema=StructType(schema.fields[1:]))
+        source.streamReader(schema=StructType(schema.fields[1:])).initialOffset()
+
+
+def test_spark_tells_why_a_stream_is_refused(spark: SparkSession, lake: str) -> None:
+    """PySpark has a fault that replaces an error of a new stream by one of its own."""
+    contents = spark.readStream.format("tidelog").option("location", lake).load("c")
+
+    with pytest.raises(StreamingQueryException) as caught:
+        contents.writeStream.format("noop").start().awaitTermination(120)
+
+    assert "a stream of a collection reads its changes" in str(caught.value)
+    assert "UnboundLocalError" not in str(caught.value)

@@ -114,4 +114,4 @@ def test_a_stream_of_contents_is_refused_with_the_option_to_set() -> None:
     """The error names the fault and the alternative."""
     source = TidelogDataSource({"location": "memory://", "path": "keyed"})
     with pytest.raises(SourceError, match=r"set option\('kind', 'changes'\).* spark\.read"):
-        source.streamReader(spark_schema(pa.schema([])))
+        source.streamReader(spark_schema(pa.schema([]))).initialOffset()

@@ -150,9 +150,10 @@ def test_what_a_stream_cannot_do_is_refused(tmp_path: Path) -> None:
     given = {"location": str(tmp_path), "path": "log"}
 
     with pytest.raises(SourceError, match="a stream of a collection reads its changes"):
-        TidelogDataSource(given).streamReader(LOG_SCHEMA)
+        TidelogDataSource(given).streamReader(LOG_SCHEMA).initialOffset()
+    limited = TidelogDataSource({**given, "kind": "log", "limit": "9"})
     with pytest.raises(SourceError, match="a stream has no end"):
-        TidelogDataSource({**given, "kind": "log", "limit": "9"}).streamReader(LOG_SCHEMA)
+        limited.streamReader(LOG_SCHEMA).initialOffset()
 
 
 def test_the_way_that_the_docs_show_appends_each_batch_at_least_once(

@@ -124,6 +124,8 @@ def test_a_bad_row_fails_the_write(spark: SparkSession, lake: Path) -> None:
         ("keyed", "b string", {"operation": "delete"}, "lacks the key column 'a'"),
         ("plain", "a long", {"txnAppId": "x"}, "set both, or neither"),
         ("plain", "a long", {"asOf": "1"}, "the option 'asOf' applies only to reads"),
+        ("plain", "a long", {"asOf": "1"}, "a table of CREATE TABLE name USING tidelog LOCATION"),
+        ("", "a long", {}, r"the name of the collection is missing: save\('NAME'\)"),
         ("plain", "a long", {"mergeSchema": "true"}, "unknown option 'mergeSchema'"),
         ("none", "a long", {}, "no table named 'none'; existing tables: keyed, plain"),
         ("plain", "a long", {"kind": "changes"}, "Spark cannot write changes"),

@@ -482,8 +482,8 @@ class Collection:
         self, since: When | None, *, wait: bool = False, timeout_us: int | None = None
     ) -> int:
         """Return the time after which a listener starts; see `listen`, `resolve_as_of`."""
-        if since is None:
-            return await self.resolve_as_of(None, wait=wait, timeout_us=timeout_us)
+        if since is None or is_now(since):
+            return await self.resolve_as_of(since, what="since", wait=wait, timeout_us=timeout_us)
         patience = checked_patience(wait, timeout_us)
         reached = self._time(since, "since")
         await until_complete(self, reached, patience)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -86,6 +86,28 @@ ITS_OWN_SCHEMA: Final = (
 LOGS: Final = ("log", "keyed")
 
 
+class RefusedStream(DataSourceStreamReader):
+    """A stream that was refused: it raises the error at its start.
+
+    If `DataSource.streamReader` raises, PySpark 4.3.0 replaces the error by one of its own.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._error
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> Any:
+        raise self._error
+
+    def partitions(self, start: Any, end: Any) -> Any:
+        raise self._error
+
+    def read(self, partition: Any) -> Any:
+        raise self._error
+
+
 class TidelogDataSource(DataSource):
     """The data source of collections; with the option ``kind``, of changes and logs."""
 
@@ -141,6 +163,26 @@ class TidelogDataSource(DataSource):
             return KeyedSourceReader(self._pin)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        try:
+            return self._stream_reader(schema)
+        except Exception as error:  # noqa: BLE001 - the reader raises it
+            return RefusedStream(error)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        with told_as_spark_tells():
+            if self._written_kind() == "collection":
+                return TableBatchWriter(self._table_sink(schema, overwrite))
+            settings = read_keyed_write_settings(self.options, os.environ)
+            return KeyedBatchWriter(open_sink(settings, schema, overwrite), settings)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        with told_as_spark_tells():
+            if self._written_kind() == "collection":
+                return TableStreamWriter(self._table_sink(schema, overwrite))
+            settings = read_keyed_write_settings(self.options, os.environ)
+            return KeyedStreamWriter(open_sink(settings, schema, overwrite))
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         with told_as_spark_tells():
             stored, schema = options_stored_in(schema)
             self.options = self.options if stored is None else stored
@@ -158,20 +200,6 @@ class TidelogDataSource(DataSource):
             if schema != LOG_SCHEMA:
                 raise UsageError(LOG_SCHEMA_IS_ITS_OWN)
             return LogStreamReader(settings)
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        with told_as_spark_tells():
-            if self._written_kind() == "collection":
-                return TableBatchWriter(self._table_sink(schema, overwrite))
-            settings = read_keyed_write_settings(self.options, os.environ)
-            return KeyedBatchWriter(open_sink(settings, schema, overwrite), settings)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        with told_as_spark_tells():
-            if self._written_kind() == "collection":
-                return TableStreamWriter(self._table_sink(schema, overwrite))
-            settings = read_keyed_write_settings(self.options, os.environ)
-            return KeyedStreamWriter(open_sink(settings, schema, overwrite))
 
     def _keyed_stream(self, schema: StructType) -> DataSourceStreamReader:
         from tidelog.spark.keyed.stream import KeyedStreamReader

@@ -217,8 +217,10 @@ def read_kind(options: Mapping[str, str]) -> str:
     return kind
 
 
-def told_options(options: Mapping[str, str], *, kind: str) -> dict[str, str]:
+def told_options(options: Mapping[str, str], *, kind: str, call: str = "load") -> dict[str, str]:
     """Return the options under our names, in lower case; ``path`` is the name of the object.
+
+    ``call`` is the method of Spark that takes the name.
 
     Raises:
         UnknownOption: the kind has no such option.
@@ -232,10 +234,10 @@ def told_options(options: Mapping[str, str], *, kind: str) -> dict[str, str]:
         if name.lower() not in known:
             raise UnknownOption(
                 f"unknown option {_typed(name)!r}: the options are {', '.join(OPTIONS[kind])}, "
-                f"and load() takes the name of a {NAMED[kind]}{_hint(name.lower(), kind)}"
+                f"and {call}() takes the name of a {NAMED[kind]}{_hint(name.lower(), kind)}"
             )
     if not values.get("path"):
-        raise OptionMissing(f"the name of the {NAMED[kind]} is missing: load('NAME')")
+        raise OptionMissing(f"the name of the {NAMED[kind]} is missing: {call}('NAME')")
     return values
 
 

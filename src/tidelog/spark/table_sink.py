@@ -49,6 +49,7 @@ from tidelog.spark.options import (
     told_options,
 )
 from tidelog.spark.place import url_for_executors
+from tidelog.spark.sql_table import STATEMENT
 from tidelog.spark.types import arrow_schema
 from tidelog.spark.worker import use_one_core
 from tidelog.store.wrapping import open_wrapped
@@ -139,9 +140,15 @@ def read_table_write_settings(
         UnknownOption, OptionMissing, UsageError: an option is wrong; the message names it.
     """
     given = {n: v for n, v in options.items() if n.lower() != "checkpointlocation"}
-    values = told_options(given, kind="collection")
+    values = told_options(given, kind="collection", call="save")
     shared = ("location", "kind", *OF_TABLE_WRITES)
     of_reads = [name for name in OPTIONS["collection"] if name not in shared]
+    if "asof" in values:
+        # A view of `register` is a read as of one time, and INSERT INTO writes with its options.
+        raise UsageError(
+            "the option 'asOf' applies only to reads, and a view of tidelog.spark.register() is a "
+            f"read: remove the option, or write into a table of {STATEMENT}"
+        )
     refuse_options(values, of_reads, "applies only to reads")
     operation = values.get("operation", INSERT).lower()
     if operation not in OPERATIONS:
