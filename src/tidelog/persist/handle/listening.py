@@ -34,6 +34,7 @@ from tidelog.persist.states.state import State
 from tidelog.persist.transactions.applier import applier_of
 
 T = TypeVar("T")
+REACHES_MAX: Final = 6
 POLL_FIRST_US: Final = 20_000
 POLL_MOST_US: Final = 1_000_000
 # The stored bytes of parts; decoded they are several times as large.
@@ -260,20 +261,20 @@ async def reaching(
     shard: ShardHandle, time: Frontier | None, work: Callable[[Frontier | None], Awaitable[T]]
 ) -> T:
     """Run work that names a time. If a registered shard is behind it, apply its transactions."""
-    at, before = time, None
-    while True:
+    at = time
+    # Other processes may end and begin registrations between these requests.
+    for left in reversed(range(2 if is_named(shard.id) else REACHES_MAX)):
         try:
             return await work(at)
         except UsageError:
             registered = shard.state.registered
             is_behind = at is not None and not at.is_empty and shard.state.upper_frontier < at
-            # The work is tried again after each change of the registration.
-            if time is None or not is_behind or not registered.number or registered == before:
+            if time is None or not is_behind or not registered.number or not left:
                 raise
-            before = registered
             if registered.name:
                 await caught_up(shard, time.time - 1)
             at = min(time, shard.state.upper_frontier) if await _is_between(shard) else time
+    raise AssertionError("the last try returns or raises")
 
 
 async def _is_between(shard: ShardHandle) -> bool:
