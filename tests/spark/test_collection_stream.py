@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
+import tidelog
 from kit.sources import FIRST, changes, changes_spec, ingest, write_files
 from tidelog.errors import UsageError
 from tidelog.location import open_location
@@ -193,3 +194,23 @@ def test_spark_tells_why_a_stream_is_refused(spark: SparkSession, lake: str) -> 
 
     assert "a stream of a collection reads its changes" in str(caught.value)
     assert "UnboundLocalError" not in str(caught.value)
+
+
+def test_commits_of_other_tables_start_no_micro_batch(tmp_path: Path) -> None:
+    """A stream from one table into another of its location would otherwise never be idle."""
+    place = str(tmp_path / "lake")
+    with tidelog.connect(place, create=True) as lake:
+        ours, other = (lake.tables.create(name, "k bigint") for name in ("ours", "other"))
+        ours.insert([{"k": 1}])
+        reader = ChangesStreamReader(
+            ReadSettings(location_url=place, name="ours", is_changes=True, since="now")
+        )
+        start = reader.initialOffset()
+        other.insert([{"k": 1}])
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+
+        ours.insert([{"k": 2}])
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert end != start
+        other.insert([{"k": 2}])
+        assert reader.latestOffset(end, ReadAllAvailable()) == end

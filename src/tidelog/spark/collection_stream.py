@@ -146,8 +146,21 @@ class ChangesStreamReader(OffsetStreamReader[PinnedRead, Collection]):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         self._find_hold(start)
         end = super().latestOffset(start, limit)
+        if self._is_idle(int(start[TIME]), int(end[TIME])):
+            end = start
         self._keep(int(start[TIME]), int(end[TIME]))
         return end
+
+    def _is_idle(self, first: int, end: int) -> bool:
+        """Return True if only the upper of a table has moved, as commits of other tables move it.
+
+        An empty micro-batch into a table of the same location would move it again, without an end.
+        The checkpoint then stays behind, so its hold must keep the time.
+        """
+        if first == FROM_CONTENTS or self._opened is None or self._hold is None:
+            return False
+        view = self._opened[1]
+        return view.table is not None and not view.parts_between(first, end)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._find_hold(end)
