@@ -317,6 +317,8 @@ def test_keys_are_unique_and_whole(keyed: Cli) -> None:
     path = keyed.folder / "a.csv"
     path.write_text("item\nx\n")
     refused(keyed(*insert, path), "missing column 'id'")
+    path.write_text("9,rye\n")
+    refused(keyed(*insert, path), "the first line has the name of no column (id, item")
     refused(keyed("table", "upsert", "prices", keyed.write_lines("2.jsonl", JAM, JAM)), "id=2")
     assert rows_of(keyed, "prices") == [TEA]
 

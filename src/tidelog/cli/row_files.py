@@ -154,7 +154,13 @@ class RowFiles:
         header = (header_of(held, dialect) or b"") if dialect.has_header else b""
         if header:
             try:
-                self._there(header_names(header, dialect), name)
+                names = header_names(header, dialect)
+                if not {*names} & {*self.wanted.names}:
+                    raise UsageError(
+                        f"{name}: the first line has the name of no column "
+                        f"({', '.join(self.wanted.names)}): write the names there; {self.undone}"
+                    )
+                self._there(names, name)
             except UsageError:
                 raise
             except ValueError as error:
