@@ -181,8 +181,8 @@ def test_a_stream_goes_on_over_new_columns(tmp_path: Path) -> None:
             (5, "5", 2.5): 1,
             (4, "1", 0.5): 1,
         }
-        lake.tables.alter("t", drop=["w"], discard_values=True)
-        lake.tables.advance()
+        table = lake.tables.alter("t", drop=["w"], discard_values=True)
+        table.upsert([{"id": 6, "v": "6"}])
         with pytest.raises(SourceError, match="column 'w' was dropped"):
             reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
 
