@@ -17,7 +17,7 @@ from sim.kernel.world import Client
 from tidelog.collection.tables import Table
 from tidelog.collection.transaction import TableTransaction
 from tidelog.core.ids import TABLES
-from tidelog.errors import NameTaken, SchemaEvolved, UpperMismatch
+from tidelog.errors import SchemaEvolved, UpperMismatch
 
 COLUMNS: Final = (["id", "v"], ["id", "v", "n"], ["id", "v", "s"])
 STEPS: Final[tuple[dict[str, Any], ...]] = (
@@ -35,18 +35,8 @@ class AlterStory(TableStory):
     """
 
     name: str = "alterations"
+    columns: str = "id bigint, v bigint"
     key: tuple[str, ...] = ("id",)
-
-    async def _made(self, client: Client, name: str) -> Table:
-        tables = self._tables(client)
-
-        async def make() -> Table:
-            try:
-                return await tables.create(name, "id bigint, v bigint", key=self.key, shards=SHARDS)
-            except NameTaken:
-                return await tables.open(name)
-
-        return await persist(client, make)
 
     async def _live(self, client: Client) -> None:
         mark = partial(self.marks.begin, client=client)

@@ -23,7 +23,6 @@ from tidelog.collection.tables import Table, Tables, table_transactions
 from tidelog.core.ids import TABLES
 from tidelog.errors import NameTaken, NoSuchCollection
 
-SCHEMA: Final = "a bigint"
 SHARDS: Final = 2
 BATCHES: Final = (range(5), range(5, 12))
 
@@ -33,6 +32,8 @@ class TableStory(MarkedStory):
     """Tables whose work an heir can repeat; another client creates, inserts and merges at once."""
 
     name: str = "tables"
+    columns: str = "a bigint"
+    key: tuple[str, ...] = ()
 
     async def _play(self, world: World) -> None:
         other = asyncio.create_task(self._beside(world.client("other")), name="other")
@@ -56,7 +57,7 @@ class TableStory(MarkedStory):
 
         async def make() -> Table:
             try:
-                return await tables.create(name, SCHEMA, shards=SHARDS)
+                return await tables.create(name, self.columns, key=self.key, shards=SHARDS)
             except NameTaken:
                 return await tables.open(name)
 

@@ -50,7 +50,7 @@ from tidelog.persist.transactions.committing import (
     target_of,
     write_rows,
 )
-from tidelog.persist.transactions.next_time import Reads, joined
+from tidelog.persist.transactions.next_time import Reads, joined, joined_all
 from tidelog.persist.transactions.transition import TableParts
 from tidelog.store.port import Store
 
@@ -170,9 +170,9 @@ async def _commit(
         await table.clock.offload(partial(check_keys_once, keys, table.columns))
         return await table.registered(partial(_overwrite, table, parts, token))
     change = await table.clock.offload(partial(staged_of, operation, keys, table.columns))
-    writes = {shard: joined(shard, some) for shard, some in parts.items()}
     writer = TableWriter(reader=table.reader)
-    return await table.registered(partial(writer.write, change, token=token, staged=writes))
+    write = partial(writer.write, change, token=token, staged=joined_all(parts))
+    return await table.registered(write)
 
 
 async def _overwrite(

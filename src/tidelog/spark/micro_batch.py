@@ -1,4 +1,4 @@
-"""The names of micro-batches, by which a sink writes each once.
+"""The names of micro-batches: a sink writes each name once.
 
 A task reports the id of its query, because the driver's side of a sink does not get it from Spark.
 """

@@ -30,7 +30,6 @@ from tidelog.collection.table.inputs import fitting, tables_of
 from tidelog.collection.table.placement import placed
 from tidelog.collection.table.spool import Spool, spooled
 from tidelog.collection.table.staging import (
-    StagedParts,
     StagingArea,
     area_of,
     awaited,
@@ -43,7 +42,7 @@ from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.states.state import Token
 from tidelog.persist.states.transition import AppendResult
 from tidelog.persist.transactions.committing import commit_rows, next_time, rows_at
-from tidelog.persist.transactions.next_time import joined
+from tidelog.persist.transactions.next_time import joined_all
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.persist.transactions.transition import TableParts
 from tidelog.persist.write.streaming import gathered
@@ -133,7 +132,7 @@ class IncomingRows:
             time: int = (await self.registered(commit)).upper.time - 1
             return time
         make = partial(staged_of, operation, keys, self._schema)
-        return await self._write(await self._clock.offload(make), staged=_joined(parts))
+        return await self._write(await self._clock.offload(make), staged=joined_all(parts))
 
     async def _merge_spooled(self, spool: Spool, rule: MergeRule) -> int:
         change = await self._clock.offload(partial(rule.spooled, spool.known, self._schema))
@@ -142,7 +141,7 @@ class IncomingRows:
             area = await self._area()
             chosen = spool.chosen(await self._clock.offload(partial(change.copies, old)))
             rows = awaited(chosen, self._clock)
-            return _joined((await staged_pieces(area, self.store, self._clock, rows))[0])
+            return joined_all((await staged_pieces(area, self.store, self._clock, rows))[0])
 
         return await self._write(change, stage=stage)
 
@@ -175,10 +174,6 @@ async def _all(begun: list[pa.Table], rest: Pieces) -> Pieces:
         yield begun.pop(0)
     async for piece in rest:
         yield piece
-
-
-def _joined(parts: StagedParts) -> dict[str, TableParts]:
-    return {shard: joined(shard, some) for shard, some in parts.items()}
 
 
 async def stream_of(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidelog.core.clock import Clock
-from tidelog.persist.format.part import int64_array
+from tidelog.persist.format.part import copied_columns, int64_array
 from tidelog.persist.format.schema import DIFF, ShardSchema
 
 SPOOL_ROWS: Final = 1 << 17
@@ -59,6 +59,5 @@ async def spooled(
     with pa.ipc.new_stream(cast("Any", file), schema.data) as stream:
         async for piece in pieces:
             await clock.offload(partial(stream.write_table, piece, SPOOL_ROWS))
-            # A column of the piece itself would keep the memory of the whole piece.
-            known.append(piece.select(names).take(np.arange(piece.num_rows)))
+            known.append(copied_columns(piece, names))
     return Spool(file, pa.concat_tables(known))

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.table.inputs import key_schema
 from tidelog.collection.table.placement import placed
 from tidelog.core.clock import Clock
+from tidelog.persist.format.part import copied_columns
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.transactions.committing import PartsTarget, target_of, write_rows
 from tidelog.persist.transactions.port import TransactionsHandle
@@ -70,7 +70,7 @@ async def staged_pieces(
     keys = [key_schema(area.schema).data.empty_table()]
     async for piece in pieces:
         if area.schema.key:
-            keys.append(await clock.offload(partial(_own_keys, piece, area.schema)))
+            keys.append(await clock.offload(partial(copied_columns, piece, area.schema.key)))
         shares: list[pa.Table] = []
         if area.targets:
             place = partial(placed, piece, area.targets[0].schema, len(area.targets))
@@ -80,11 +80,6 @@ async def staged_pieces(
                 part = await write_rows(target, store, clock, share)
                 parts.setdefault(target.shard, []).append(part)
     return parts, pa.concat_tables(keys)
-
-
-def _own_keys(piece: pa.Table, schema: ShardSchema) -> pa.Table:
-    """Return the keys of rows, copied: a part of the batch would keep all of its memory."""
-    return piece.select(schema.key).take(np.arange(piece.num_rows))
 
 
 async def awaited(pieces: Iterator[pa.Table], clock: Clock) -> AsyncIterator[pa.Table]:

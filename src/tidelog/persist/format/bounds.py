@@ -303,8 +303,7 @@ def summed(table: pa.Table) -> pa.Table | None:
         return None
     if not table.num_rows:
         return table
-    diffs = int64_of(table, DIFF)
-    if max(-int(diffs.min()), int(diffs.max())) * len(diffs) >= 2**63:
+    if may_overflow(table):
         return None
     table = table.take(_places(table, names))
     is_first = np.concatenate([[True], _rises(table, names)])
@@ -312,6 +311,12 @@ def summed(table: pa.Table) -> pa.Table | None:
     position = table.schema.get_field_index(DIFF)
     made = _chosen(table, is_first).set_column(position, DIFF, int64_array(sums))
     return _chosen(made, sums != 0)
+
+
+def may_overflow(table: pa.Table) -> bool:
+    """Return True if a sum of ``_diff`` over some rows may not fit 64 bits."""
+    diffs = int64_of(table, DIFF)
+    return bool(len(diffs)) and max(-int(diffs.min()), int(diffs.max())) * len(diffs) >= 2**63
 
 
 def in_key_order(tables: Sequence[pa.Table], key: Sequence[str]) -> pa.Table:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from tidelog.persist.format.bounds import in_key_order, is_rising, ordered
+from tidelog.persist.format.bounds import in_key_order, is_rising, may_overflow, ordered
 from tidelog.persist.format.part import int64_array, int64_of
 from tidelog.persist.format.schema import DIFF
 from tidelog.rowhash import hash_rows
@@ -72,10 +72,8 @@ def _put_in_order(
 def _summed(rows: pa.Table) -> pa.Table | None:
     """Return consolidated rows in the order of their columns; None if that needs SQL."""
     names = [name for name in rows.column_names if name != DIFF]
-    if not all(_is_sorted_by_arrow(rows.schema.field(name).type) for name in names):
-        return None
-    diffs = int64_of(rows, DIFF)
-    if len(diffs) and max(-int(diffs.min()), int(diffs.max())) * len(diffs) >= 2**63:
+    is_sorted = all(_is_sorted_by_arrow(rows.schema.field(name).type) for name in names)
+    if not is_sorted or may_overflow(rows):
         return None
     return consolidated(rows).sort_by([(name, "ascending") for name in names])
 

@@ -14,7 +14,7 @@ Source: persist, "Batches"; design page 4, "Parts".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import partial
 from math import gcd
@@ -387,6 +387,11 @@ def _encode_bounds(updates: pa.Table, schema: ShardSchema) -> bytes:
 
 def _fits_in_state(value: Any) -> bool:
     return value is not None and (not isinstance(value, str) or len(value) <= 64)
+
+
+def copied_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return columns of a table, copied: a slice would keep the memory of the whole table."""
+    return table.select(list(names)).take(np.arange(table.num_rows))
 
 
 def encode_inline(updates: pa.Table) -> bytes:

@@ -213,6 +213,11 @@ def joined(name: str, written: Sequence[TableParts]) -> TableParts:
     return TableParts(numbers.pop(), tuple(part for one in written for part in one.parts))
 
 
+def joined_all(written: Mapping[str, Sequence[TableParts]]) -> dict[str, TableParts]:
+    """Return the parts of each shard as one value; see `joined`."""
+    return {name: joined(name, some) for name, some in written.items()}
+
+
 def decide_drop_writer(state: TransactionState, name: str) -> Decision[TransactionDiff, bool]:
     """Decide to forget a named writer; the result is whether the state has it."""
     if name not in state.writers:
