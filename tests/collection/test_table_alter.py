@@ -207,7 +207,67 @@ async def test_the_same_alteration_twice_is_one() -> None:
     again = await lake.tables.alter("k", add="x double", drop=["v"])
     assert again.schema.names == ["id", "w", "x"]
     with pytest.raises(UsageError, match="has a column 'w' already"):
+        await lake.tables.alter("k", add="w bigint")
+
+
+async def test_a_repeat_is_recognized_after_other_alterations() -> None:
+    """The answer was lost, and another process has altered the table before the caller repeats."""
+    start = MemoryStore()
+    await lake_with(start)
+
+    async def alter(store: Store) -> None:
+        tables = (await lake_of(store)).tables
+        await tables.alter("k", add="w double", drop=["v"], discard_values=True)
+
+    listed = 0
+    async for store in deaths(start, alter, happened=True):
+        lake = await lake_of(store)
+        listed += "w" in (await lake.table("k")).schema.names
+        await lake.tables.alter("k", add="x double")
+        await alter(store)
+        table = await lake.table("k")
+        assert {*table.schema.names} == {"id", "w", "x"}
+        assert len(table.rendition.schemas) == 3
+    assert listed >= 4
+
+
+async def test_a_repeat_is_refused_after_its_column_was_dropped() -> None:
+    """The caller would otherwise write to a column that the table does not have."""
+    lake, *_ = await lake_with(MemoryStore())
+    await lake.tables.alter("k", add="w double, x double")
+    await lake.tables.alter("k", drop=["w"])
+    with pytest.raises(UsageError, match="has a column 'x' already"):
+        await lake.tables.alter("k", add="x double, w double")
+    for _ in range(2):
+        table = await lake.tables.alter("k", drop=["w"])
+        assert table.schema.names == ["id", "v", "x"]
+    with pytest.raises(UsageError, match="'w' of the table 'k' was dropped"):
         await lake.tables.alter("k", add="w double")
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_an_alteration_finishes_an_interrupted_creation(is_first: bool) -> None:
+    """Its result can be read, because no other call could finish a creation of other columns."""
+    start = MemoryStore()
+    if not is_first:
+        await (await lake_of(start)).tables.create("other", SCHEMA)
+
+    async def create(store: Store) -> None:
+        await (await lake_of(store)).tables.create("k", SCHEMA, key=["id"], shards=2)
+
+    unfinished = 0
+    async for store in deaths(start, create, happened=True):
+        for change, names in (({"add": "w double"}, "id v w"), ({"drop": ["v"]}, "id")):
+            lake = await lake_of(copy_of(store))
+            if "k" not in await lake.tables.list():
+                continue
+            unfinished += not await is_settled(lake, await lake.table("k"))
+            table = await lake.tables.alter("k", **change)
+            assert table.schema.names == names.split()
+            assert await rows_of(table) == Counter()
+            await table.insert([{"id": 1}])
+            assert sum((await rows_of(table)).values()) == 1
+    assert unfinished >= 8
 
 
 async def test_an_altered_table_is_not_created_again() -> None:
@@ -430,6 +490,22 @@ async def test_acknowledged_rows_survive_an_alteration_at_any_request() -> None:
                 await compacted(table)
     assert requests >= 20
     assert sum(landed.values()) >= requests
+
+
+@pytest.mark.parametrize("name", ["k", "l"])
+async def test_a_transaction_runs_again_during_an_alteration(name: str) -> None:
+    """At each request of the alteration, its shards may have no registration for a moment."""
+
+    async def act(other: Location) -> None:
+        await other.transact(lambda tx: tx.insert(name, [{"id": 9, "v": "9"}]))
+
+    requests = 0
+    async for other, error in altering_with(act, name):
+        requests += 1
+        assert error is None
+        table = await other.table(name)
+        assert (await rows_of(table))[9, "9", None] == 1
+    assert requests >= 10
 
 
 async def test_processes_that_finish_an_alteration_do_not_undo_each_other() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import tidelog
 from kit.clocks import OneThread
+from kit.stores import deaths
 from kit.table_writers import CountedStore
 from kit.tables import lake_of
 from tidelog.collection.transaction import TableTransaction
@@ -26,6 +27,7 @@ from tidelog.errors import (
 )
 from tidelog.location import Location
 from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
 from tidelog.testing import Fault
 
 SCHEMA = "id bigint, n bigint"
@@ -305,6 +307,28 @@ async def test_transact_runs_again_after_a_conflict() -> None:
     assert runs > 3
     assert (1, 97) in await rows_of(lake, "giro")
     assert (1, 103) in await rows_of(lake, "savings")
+
+
+@pytest.mark.parametrize("reads", [False, True])
+async def test_a_transaction_finishes_an_interrupted_creation(reads: bool) -> None:
+    """Its table may be the first one of the location, so that no time is complete yet."""
+
+    async def work(tx: TableTransaction) -> None:
+        if reads:
+            assert await seen(tx, "first") == Counter()
+        await tx.insert("first", dicts((1, 1)))
+
+    async def create(store: Store) -> None:
+        await (await lake_of(store, OneThread())).tables.create("first", SCHEMA, key=["id"])
+
+    listed = 0
+    async for store in deaths(MemoryStore(), create, happened=True):
+        lake = await lake_of(store, OneThread())
+        if "first" in await lake.tables.list():
+            listed += 1
+            await lake.transact(work)
+            assert await rows_of(lake, "first") == Counter([(1, 1)])
+    assert listed >= 4
 
 
 async def test_transact_runs_again_if_the_retention_passes_its_time() -> None:

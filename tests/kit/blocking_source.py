@@ -151,7 +151,11 @@ MODULES: Final[dict[str, tuple[Twin, ...]]] = {
             base="RowsTwin",
             fields=("as_of",),
         ),
-        Twin("tidelog.collection.tables.Tables", "The tables of a location."),
+        Twin(
+            "tidelog.collection.tables.Tables",
+            "The tables of a location.",
+            internal=names("finished"),
+        ),
         Twin(
             "tidelog.collection.tables.Table",
             "A table: a collection that programs write.",

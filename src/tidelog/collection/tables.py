@@ -49,6 +49,7 @@ from tidelog.core.frontier import Frontier
 from tidelog.core.ids import TABLES, ShardId, check_name
 from tidelog.errors import (
     AsOfBeforeSince,
+    AsOfNotComplete,
     ContentionError,
     NameTaken,
     NoSuchCollection,
@@ -336,11 +337,15 @@ class Table(Collection):
         where = " OR ".join(f"{quoted(name)} IS NOT NULL" for name in columns)
         reading = self.reading(RowSelection(columns=columns, where=where, limit=1))
         while True:
-            with suppress(AsOfBeforeSince):  # A merge has moved since, so fewer times are readable.
+            try:
                 last = await self.resolve_as_of(None)
                 first = self.since.time
                 pieces = self.contents(reading, first), self.changes_of(reading, first, last)
                 return any([await _has_rows(one) for one in pieces])
+            except AsOfNotComplete:
+                return False  # The creation of the table was interrupted, so it has no rows.
+            except AsOfBeforeSince:
+                continue  # A merge has moved since, so fewer times are readable.
 
     async def history(
         self, since: When | None = None, until: When | None = None
@@ -417,7 +422,7 @@ class Tables:
         try:
             await table.finish()
         except SchemaEvolved:  # Another process has altered the table since.
-            table = await self._finished(name)
+            table = await self.finished(name)
         # An empty commit moves the upper of the table past the clock, so that it can be read.
         await table.writer.insert({})
         return table
@@ -454,7 +459,8 @@ class Tables:
         before read until one of their columns is dropped, and raise `SchemaEvolved` at a write.
 
         If a process dies during its call, a call with the same arguments finishes the alteration,
-        and so does the next write. A repeated call of the newest alteration changes nothing.
+        and so does the next write. A repeated call changes nothing, also after other alterations,
+        unless one of them has dropped a column that it adds.
 
         Raises:
             NoSuchCollection: no table has the name.
@@ -475,14 +481,22 @@ class Tables:
             )
         if is_new:
             await self.controller.alter_table(name, change.applied)
-        return await self._finished(name)
+        return await self.finished(name)
 
-    async def _finished(self, name: str) -> Table:
-        """Open a table, and finish its creation and its alterations."""
+    async def finished(self, name: str) -> Table:
+        """Open a table, and finish its creation and its alterations, so that it can be read.
+
+        Raises:
+            NoSuchCollection: no table has the name.
+            ContentionError: other processes altered the table; call again.
+            LocationError: the store failed; call again.
+        """
         for _ in range(ALTERATIONS_MAX):
             table = await self.open(name)
             with suppress(SchemaEvolved):  # Another process has listed a further alteration.
                 await table.finish()
+                if not table.writer.state.upper:
+                    await table.writer.insert({})
                 return table
         raise ContentionError(
             f"gave up after {ALTERATIONS_MAX} tries: other processes kept altering the table "

@@ -278,6 +278,9 @@ class TableTransaction:
                     f"the table {name!r} has the mode 'direct', so no transaction can use it: write"
                     " it outside of the transaction, or create it in mode 'wal'"
                 )
+            if not self._upper:  # No time is complete yet, because the creation was interrupted.
+                table = await self.tables.finished(name)
+                self._upper = self.tables.transactions.state.upper
             found = _Touched(table, table.reader, table.columns.contents.empty_table())
             self._touched[name] = found
         return found
@@ -361,14 +364,25 @@ class TableTransaction:
         schemas = {
             shard: one.table.schema for one in self._touched.values() for shard in one.reader.shards
         }
-        try:
-            return await commit_rows(transactions, updates, reads.upper, request, schemas=schemas)
-        except (NotRegistered, UsageError, SchemaEvolved):
-            # A table may have been dropped or altered since; then this raises that error.
-            for one in self._touched.values():
-                view = partial(one.reader.view, one.reader.shards, fresh=True)
-                await one.table.registered(view)
-            raise
+        for attempt in range(TRIES_MAX):
+            try:
+                return await commit_rows(
+                    transactions, updates, reads.upper, request, schemas=schemas
+                )
+            except (NotRegistered, UsageError, SchemaEvolved) as error:
+                # A table may have been dropped or altered since; then this raises that error.
+                for one in self._touched.values():
+                    view = partial(one.reader.view, one.reader.shards, fresh=True)
+                    await one.table.registered(view)
+                if not isinstance(error, NotRegistered | SchemaEvolved):
+                    raise
+            # A creation or an alteration was under way, and is finished now. The registration
+            # counts as a write, so the state refuses the commit if it depends on the shard.
+            await transactions.clock.sleep(backoff_us(attempt, transactions.clock))
+        raise ContentionError(
+            f"gave up after {TRIES_MAX} tries: other processes kept altering the tables of the "
+            "transaction; try again"
+        )
 
 
 async def transact(

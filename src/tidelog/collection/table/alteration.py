@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import msgspec
 import pyarrow as pa
@@ -56,13 +57,17 @@ class Alteration:
                 )
         return Alteration(shard_schema(added).data if added.names else added, tuple(dropped))
 
-    def is_newest_of(self, rendition: RenditionInfo) -> bool:
-        """Return True if this is the newest alteration of a rendition, so that it was made."""
+    def is_made_in(self, rendition: RenditionInfo) -> bool:
+        """Return True if a rendition was altered in this way, and has the new columns still.
+
+        A caller that lost the answer repeats the call. Others may have altered the table since.
+        """
         schema = rendition.data_schema
-        if len(schema.known) < 2:
-            return False
-        before = schema.known[-2]
-        return {*self.drop} <= {*before.names} and self._columns(before).equals(schema.data)
+        is_present = {*self.add.names} <= {*schema.names}
+        return is_present and any(self._makes(*steps) for steps in pairwise(schema.known))
+
+    def _makes(self, before: pa.Schema, after: pa.Schema) -> bool:
+        return {*self.drop} <= {*before.names} and self._columns(before).equals(after)
 
     def applied(self, rendition: RenditionInfo, table: TableInfo) -> RenditionInfo:
         """Return the rendition after the alteration; the same one if it was made already.
@@ -76,7 +81,7 @@ class Alteration:
                 f"the table {table.name!r} has the mode 'direct', so it keeps its columns: write "
                 "the rows to a table of the mode 'wal'"
             )
-        if self.is_newest_of(rendition):
+        if self.is_made_in(rendition):
             return rendition
         schema = rendition.data_schema
         self._check(schema, table)
