@@ -20,9 +20,11 @@ from tidelog.collection.ingest.expiry import expiries_of
 from tidelog.collection.ingest.health import STATUS, health_path
 from tidelog.collection.ingest.notes import notes_path
 from tidelog.collection.source.kinds import release_source
+from tidelog.collection.table.direct import DIRECT
 from tidelog.collection.table.registering import drop_shard
 from tidelog.consensus.port import Consensus
 from tidelog.core.clock import Clock
+from tidelog.core.frontier import Frontier, meet
 from tidelog.core.ids import (
     CATALOG_SHARD,
     TABLES,
@@ -77,6 +79,7 @@ class ShardGroup:
 
     Shape: ``roles`` has the purpose of each of ``shards``; ``expiries`` is by the id of a shard.
     Units: ``retain_ms`` is the retention of a table, or None for no limit.
+    A table with ``is_direct`` has times of its own; others share those of the transactions.
     """
 
     name: str
@@ -84,6 +87,7 @@ class ShardGroup:
     roles: tuple[str, ...]
     is_source: bool = False
     retain_ms: int | None = None
+    is_direct: bool = False
     expiries: Mapping[str, Expiry] = field(default_factory=dict)
 
     @property
@@ -211,13 +215,17 @@ class Maintenance:
             if full and one.is_source:
                 await move_ingest_hold(one.shards)
             if one.retain_ms is not None:
-                upper = (await self.tables.refresh()).upper_frontier
-                await move_history(one.shards, upper, one.retain_ms)
+                await move_history(one.shards, await self._upper_of(one), one.retain_ms)
             for shard in one.shards:
                 expiry = one.expiries.get(shard.id)
                 done += await compact(shard, full=full, expiry=expiry, merger=merger)
                 batches += len(shard.state.batches)
             yield GroupCompaction(one.name, done, batches)
+
+    async def _upper_of(self, table: ShardGroup) -> Frontier:
+        if table.is_direct:
+            return meet([(await shard.refresh()).upper_frontier for shard in table.shards])
+        return (await self.tables.refresh()).upper_frontier
 
     async def collect(
         self, kept: Sequence[ShardGroup], *, after_us: int | None = None, sweeps: bool = False
@@ -458,6 +466,7 @@ class Maintenance:
             names,
             is_source=table is None,
             retain_ms=None if table is None else table.retain_ms,
+            is_direct=table is not None and table.mode == DIRECT,
             expiries=expiries,
         )
 

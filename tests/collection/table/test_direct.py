@@ -17,6 +17,7 @@ from tidelog.collection.staged import commit_staged, stage_rows, staging_area
 from tidelog.collection.table.inputs import tables_of
 from tidelog.collection.tables import Table
 from tidelog.errors import (
+    AsOfBeforeSince,
     AsOfNotComplete,
     KeyExists,
     NameTaken,
@@ -240,6 +241,26 @@ async def test_staged_rows_of_spark_are_one_commit(operation: str) -> None:
     }
     assert await texts(table) == expected[operation]
     assert (await table.history())[-1].time == time
+
+
+async def test_compaction_enforces_a_retention_in_its_own_times() -> None:
+    """Later writes of other tables move neither its upper nor its retention."""
+    clock = StuckClock()
+    lake = await new_lake(clock)
+    table = await lake.tables.create("d", SCHEMA, mode="direct", retain_ms=60_000)
+    other = await lake.tables.create("other", SCHEMA)
+    times = []
+    for n in range(3):
+        clock.wall_us += 60_000_000
+        times.append(await table.insert(named("old", n)))
+    clock.wall_us += 3_600_000_000
+    await other.insert(named("late", 1))
+    async for _ in lake.maintenance.compact(await lake.maintenance.groups(), full=True):
+        pass
+
+    assert await numbers_in(table, times[1]) == Counter([0, 1])
+    with pytest.raises(AsOfBeforeSince):
+        await table.snapshot(times[0])
 
 
 async def test_a_creation_that_was_interrupted_is_finished() -> None:
