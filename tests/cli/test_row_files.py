@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import bz2
+import datetime
 import io
 import json
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+import tidelog
 from cli.conftest import Cli, refused
 from kit.packing import packed
 from tidelog.cli import row_files
 from tidelog.cli.row_files import _large, _pieces
+from tidelog.errors import UsageError
 
 ROWS = [{"id": n, "item": f"i{n} ], [", "price": n / 2} for n in range(400)]
 COLUMNS = "id bigint, item varchar, price double"
@@ -149,3 +156,114 @@ def test_a_merge_compares_the_columns_of_on(cli: Cli) -> None:
     refused(absent, "missing column 'id'")
     refused(unknown, "--when-matched", "'drop'")
     assert [(row["id"], row["item"]) for row in rows_of(cli, "notes")] == [(2, "b")]
+
+
+KINDS = "id bigint, item varchar, price double, at timestamp, cost decimal(9,2), sold boolean"
+NOON = datetime.datetime(2026, 1, 2, 12, 0, 0, 1, datetime.UTC).replace(tzinfo=None)
+
+
+def saved(folder: Path, rows: pa.Table, format: str) -> Path:
+    path = folder / f"rows.{format}"
+    if format == "parquet":
+        pq.write_table(rows, path)
+    else:
+        with pa.ipc.new_file(str(path), rows.schema) as file:
+            file.write_table(rows)
+    return path
+
+
+@pytest.mark.parametrize("format", ["parquet", "arrow"])
+@pytest.mark.parametrize(
+    ("name", "values", "shown"),
+    [
+        ("item", pa.array([7]), "7"),
+        ("item", pa.array([True]), "True"),
+        ("item", pa.array([NOON], pa.timestamp("us")), "2026, 1, 2"),
+        ("at", pa.array([1_767_355_200]), "1767355200"),
+        ("sold", pa.array([1]), "1"),
+        ("id", pa.array([True]), "True"),
+        ("cost", pa.array([1.239]), "1.239"),
+        ("price", pa.array([NOON], pa.timestamp("us")), "2026, 1, 2"),
+    ],
+    ids=range(8),
+)
+def test_values_of_another_kind_are_refused_as_in_python(
+    cli: Cli, tmp_path: Path, name: str, values: pa.Array[Any], shown: str, format: str
+) -> None:
+    """Arrow would cast them: 7 to "7", a number to microseconds, and 1.239 to 1.24."""
+    cli.done("table", "create", "kinds", "--schema", KINDS)
+    rows = pa.table({name: values})
+    said = cli("table", "insert", "kinds", saved(tmp_path, rows, format))
+
+    refused(said, f"'{name}' of row 0", shown, "nothing was written")
+    with tidelog.connect(cli.location) as lake, pytest.raises(UsageError, match=shown):
+        lake.table("kinds").insert(rows)
+    assert rows_of(cli, "kinds") == []
+
+
+@pytest.mark.parametrize("format", ["parquet", "arrow"])
+def test_values_that_fit_are_cast_as_in_python(cli: Cli, tmp_path: Path, format: str) -> None:
+    """Whole numbers fit decimals, and the columns of extension types are plain values."""
+    cli.done("table", "create", "kinds", "--schema", KINDS)
+    rows = pa.table(
+        {"cost": pa.array([3]), "item": pa.array(['{"a": 1}'], pa.json_()), "id": pa.array([2.0])}
+    )
+    cli.done("table", "insert", "kinds", saved(tmp_path, rows, format))
+
+    (found,) = rows_of(cli, "kinds")
+    assert (found["cost"], found["item"], found["id"]) == (3.0, '{"a": 1}', 2)
+
+
+def test_timestamps_of_96_bits_may_have_any_year(cli: Cli, tmp_path: Path) -> None:
+    """Spark writes them by default; as nanoseconds, Arrow reads 9999 as 1816."""
+    cli.done("table", "create", "times", "--schema", "id bigint, at timestamp")
+    texts = [f"{year}-12-31 23:59:59.999999" for year in ("0001", "1899", "2026", "9999")]
+    times = pa.array(texts).cast(pa.timestamp("us"))
+    rows = pa.table({"id": range(4), "at": times})
+    pq.write_table(rows, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    cli.done("table", "insert", "times", tmp_path / "a.parquet")
+    assert [row["at"][:4] for row in rows_of(cli, "times")] == ["0001", "1899", "2026", "9999"]
+
+    odd = pa.table({"at": pa.array([0, 1], pa.timestamp("ns"))})
+    pq.write_table(odd, tmp_path / "b.parquet", use_deprecated_int96_timestamps=True)
+    refused(cli("table", "insert", "times", tmp_path / "b.parquet"), "'at' of row 1", "nanoseconds")
+    assert len(rows_of(cli, "times")) == 4
+
+
+def test_a_named_index_of_pandas_is_refused(prices: Cli, tmp_path: Path) -> None:
+    """A file of pandas has no column for a range, so the values would be null."""
+    frame = pd.DataFrame({"item": ["a"]}, index=pd.RangeIndex(1, 2, name="price"))
+    for path in (tmp_path / "a.parquet", tmp_path / "a.arrow"):
+        rows = pa.Table.from_pandas(frame).append_column("id", pa.array([1]))
+        refused(
+            prices("table", "insert", "prices", saved(tmp_path, rows, path.suffix[1:])),
+            "index 'price'",
+            "reset_index",
+            "nothing was written",
+        )
+    assert rows_of(prices) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.csv", packed(b"id\n1\n", ".gz"), "ends in .gz"),
+        ("a.json", packed(b'{"id": 1}\n', ".zst"), "ends in .zst"),
+        ("a.csv", bz2.compress(b"id\n1\n"), "bzip2"),
+        ("a.json", b"PK\x03\x04" + bytes(60), "zip"),
+        ("a.json", b"PAR1\x15\x04" + bytes(60), "its format is parquet"),
+        ("a.csv", b"ARROW1\x00\x00" + b"x" * 60, "its format is arrow"),
+        ("a.arrow", b"FEA1" + bytes(60), "Feather file of version 1"),
+        ("a.arrow", b"id,item\n1,a\n", "no Arrow file, and no Arrow stream"),
+        ("a.parquet", b"id,item\n1,a\n", "not parquet"),
+        ("a.parquet", b"", "not parquet"),
+    ],
+    ids=range(10),
+)
+def test_a_file_of_another_format_names_it(
+    prices: Cli, tmp_path: Path, name: str, data: bytes, words: str
+) -> None:
+    """Users rename files, and other tools write other formats with the same ending."""
+    (tmp_path / name).write_bytes(data)
+
+    refused(prices("table", "insert", "prices", tmp_path / name), words, "nothing was written")

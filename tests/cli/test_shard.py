@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cli.conftest import Cli, refused
+from tidelog.cli import binary_rows
 from tidelog.cli import feed as log_input
 from tidelog.cli import row_files as shard_input
 from tidelog.cli.shard.describe import draw_levels
@@ -102,7 +103,7 @@ def test_what_every_format_holds_is_appended(
     """Input of any format is read in limited pieces, each a part, and committed once."""
     monkeypatch.setattr(shard_input, "READ_BYTES", 10_000)
     monkeypatch.setattr(log_input, "READ_BYTES", 4_000)
-    monkeypatch.setattr(shard_input, "ROWS", 300)
+    monkeypatch.setattr(binary_rows, "ROWS", 300)
     made(cli)
     table = pa.table(
         {

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from tidelog.cli.binary_rows import arrow_rows, parquet_rows
 from tidelog.cli.feed import chunks_of, opened
 from tidelog.collection.formats.csv.decode import header_names, header_of
 from tidelog.collection.formats.csv.guess import CsvOptions, guess_csv
-from tidelog.collection.formats.foreign import is_wide
+from tidelog.collection.formats.foreign import is_wide, why_foreign
 from tidelog.collection.formats.json.arrays import array_lines, array_mark
 from tidelog.collection.formats.lines import CsvDialect, record_ends
 from tidelog.collection.formats.packed.inflate import open_inflater
@@ -31,16 +31,15 @@ from tidelog.collection.formats.packed.packed import Codec, codec_of
 from tidelog.collection.formats.packed.text import TORN_MEMBER
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import decode_range
+from tidelog.collection.table.inputs import fitting
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.persist.format.inputs import check_floats
-from tidelog.persist.format.updates import conform
+from tidelog.persist.format.foreign_rows import check_index
+from tidelog.persist.format.schema import ShardSchema
 
 READ_BYTES: Final = 8 * 1024 * 1024
 RECORD_BYTES_MAX: Final = 4 * READ_BYTES
 SAMPLE_BYTES: Final = 2 * 1024 * 1024
-ROWS: Final = 131_072
 STDIN: Final = "standard input"
-_MAGIC: Final = b"ARROW1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +83,8 @@ class RowFiles:
                     )
                 else:
                     source = await _seekable(descriptor, spooled)
-                    read = self._parquet if format == "parquet" else self._arrow
-                    found = _each(
-                        read(stack.enter_context(pa.PythonFile(cast("Any", source))), name)
-                    )
+                    file = stack.enter_context(pa.PythonFile(cast("Any", source)))
+                    found = _each(self._binary(file, name, is_parquet=format == "parquet"))
                 async with aclosing(found):
                     async for table in found:
                         self._check_required(table, name, first)
@@ -110,11 +107,8 @@ class RowFiles:
         dialect = self.dialect if is_csv else None
         is_array, last = False, b""
         async for chunk, is_last in _large(pieces):
-            if not at and not held and is_wide(chunk):
-                raise UsageError(
-                    f"{name} must be UTF-8, not UTF-16 or UTF-32: convert it, for example with "
-                    f"iconv -f UTF-16 -t UTF-8; {self.undone}"
-                )
+            if not at and not held:
+                self._check_text(chunk, name)
             held += chunk
             if is_csv and not header and held.strip():
                 dialect = dialect or self._guessed(held, name, is_cut=not is_last)
@@ -139,6 +133,15 @@ class RowFiles:
                     f"{name}: the record at byte {at} has no end within {RECORD_BYTES_MAX} bytes: "
                     "check --format"
                 )
+
+    def _check_text(self, begin: bytes, name: str) -> None:
+        if is_wide(begin):
+            raise UsageError(
+                f"{name} must be UTF-8, not UTF-16 or UTF-32: convert it, for example with "
+                f"iconv -f UTF-16 -t UTF-8; {self.undone}"
+            )
+        if (why := why_foreign(begin)) is not None:
+            raise UsageError(f"{name} is not text: {why}; {self.undone}")
 
     def _guessed(self, held: bytes, name: str, *, is_cut: bool) -> CsvDialect:
         """Return the csv dialect of a file, guessed from its beginning."""
@@ -209,31 +212,21 @@ class RowFiles:
             )
         return found.rows.select(self.wanted.names)
 
-    def _parquet(self, source: pa.PythonFile, name: str) -> Iterator[pa.Table]:
-        found = pq.ParquetFile(source)
-        names = self._there(found.schema_arrow.names, name)
+    def _binary(self, source: pa.PythonFile, name: str, *, is_parquet: bool) -> Iterator[pa.Table]:
+        """Yield the rows of a parquet or arrow file."""
+        found = (parquet_rows if is_parquet else arrow_rows)(source)
+        self._check_index(found.schema, name)
+        names = self._there(found.schema.names, name)
         first = 0
-        for batch in found.iter_batches(ROWS, columns=names):
-            yield self._fitted(pa.Table.from_batches([batch]), name, first)
-            first += batch.num_rows
-
-    def _arrow(self, source: pa.PythonFile, name: str) -> Iterator[pa.Table]:
-        is_file = source.read(len(_MAGIC)) == _MAGIC
-        source.seek(0)
-        if is_file:
-            found = pa.ipc.open_file(source)
-            self._there(found.schema.names, name)
-            batches = (found.get_batch(n) for n in range(found.num_record_batches))
-        else:
-            given = pa.ipc.open_stream(source)
-            self._there(given.schema.names, name)
-            batches = (batch for batch in given)
-        first = 0
-        for batch in batches:
-            table = pa.Table.from_batches([batch])
-            for start in range(0, table.num_rows, ROWS):
-                yield self._fitted(table.slice(start, ROWS), name, first + start)
+        for table in found.tables(names):
+            yield self._fitted(table, name, first)
             first += table.num_rows
+
+    def _check_index(self, schema: pa.Schema, name: str) -> None:
+        try:
+            check_index(schema)
+        except UsageError as error:
+            raise UsageError(f"{name}: {error}; {self.undone}") from error
 
     def _there(self, given: Sequence[str], name: str) -> list[str]:
         """Return the wanted columns that the file has.
@@ -271,8 +264,9 @@ class RowFiles:
                 columns[wanted.name] = pa.nulls(table.num_rows, wanted.type)
                 continue
             try:
-                check_floats(table, wanted.name, wanted.type, first)
-                one = conform(table.select([wanted.name]), pa.schema([wanted]))
+                one = fitting(
+                    table.select([wanted.name]), ShardSchema(pa.schema([wanted]), 0), first=first
+                )
             except UsageError as error:
                 raise UsageError(
                     f"{name}: column {wanted.name!r} does not fit {wanted.type}: "

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import uuid
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
@@ -29,6 +31,11 @@ DAY = datetime.date(2026, 1, 2)
 NOON = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
 WANTED = [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
 TABLE = pa.table({"name": ["a", None], "id": pa.array([1, 2], pa.int8())})
+
+
+def _text_buffers(text: bytes, end: int = 1) -> tuple[pa.Buffer, pa.Buffer]:
+    """Return the offsets and the bytes of two texts."""
+    return pa.py_buffer(np.array([0, end, 2], np.int32).tobytes()), pa.py_buffer(text)
 
 
 class Stream:
@@ -353,3 +360,43 @@ def test_a_float_that_would_lose_digits_is_refused(value: float, kind: str) -> N
 
     with pytest.raises(UsageError, match="column 'x' of row 1 cannot hold the value"):
         table_of(given, schema_of(pa.float32()))
+
+
+@pytest.mark.parametrize("name", ["name", "id"])
+@pytest.mark.parametrize(
+    ("column", "row"),
+    [
+        (pa.Array.from_buffers(pa.string(), 2, [None, *_text_buffers(b"a\xff")]), 1),
+        (pa.Array.from_buffers(pa.string(), 2, [None, *_text_buffers(b"ab", -5)]), 0),
+        (pa.DictionaryArray.from_arrays(pa.array([0, 99]), pa.array(["a"]), safe=False), 1),
+    ],
+    ids=["text", "offsets", "dictionary"],
+)
+def test_invalid_arrow_data_is_refused(column: pa.Array[Any], row: int, name: str) -> None:
+    """Code that reads such a value would raise an error of Python, or end the process."""
+    with pytest.raises(UsageError, match=f"'{name}' is not valid Arrow data in row {row}"):
+        table_of(pa.table({name: column}), SCHEMA)
+
+
+def test_values_of_extension_types_are_plain_values() -> None:
+    """DuckDB and Polars export json and uuid columns as extension types."""
+    types: dict[str, pa.DataType] = {"text": pa.string(), "raw": pa.binary()}
+    schema = shard_schema(pa.schema(types))
+    number = uuid.UUID(int=2**127)
+    rows = pa.table(
+        {"text": pa.array(['{"a": 1}'], pa.json_()), "raw": pa.array([number.bytes], pa.uuid())}
+    )
+
+    assert table_of(rows, schema).to_pylist() == [{"text": '{"a": 1}', "raw": number.bytes}]
+    with pytest.raises(UsageError, match="'text' of row 0 cannot hold"):
+        table_of(rows.select(["raw"]).rename_columns(["text"]), schema)
+
+
+def test_a_named_index_without_a_column_is_refused() -> None:
+    """Pandas stores a range in the metadata only, so its values would be null."""
+    frame = pd.DataFrame({"name": ["a", "b"]}, index=pd.RangeIndex(1, 3, name="id"))
+    with pytest.raises(UsageError, match=r"index 'id' is not a column.*reset_index"):
+        table_of(pa.Table.from_pandas(frame), SCHEMA)
+
+    unnamed = pa.Table.from_pandas(frame.reset_index())
+    assert table_of(unnamed, SCHEMA).column("id").to_pylist() == [1, 2]

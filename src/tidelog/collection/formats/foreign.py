@@ -35,7 +35,7 @@ def why_foreign(begin: bytes) -> str | None:
             return f"it is compressed with {name}: give it a name that ends in {ending}"
     for magic, name in _FORMATS:
         if begin.startswith(magic):
-            return f"it is a {name} file, but the source reads text: move it away"
+            return f"its format is {name}: choose that format, or move the file away"
     if is_wide(begin):
         return (
             "it is text in UTF-16 or UTF-32, but tidelog reads UTF-8: convert it, as iconv -f "

@@ -212,7 +212,7 @@ def decode_parquet(
     # If two columns have one name, the first counts.
     spelled = dict(reversed([*zip(own, names, strict=True)]))
     known = [spelled[n] for n in wanted.names if n in spelled]
-    wide = _wide_moments(metadata, known)
+    wide = wide_moments(metadata, known)
     file = opened("us" if wide else "ns")
     exact = opened("ns") if wide else file
     told = pa.schema([field.with_type(plain_type(field.type)) for field in file.schema_arrow])
@@ -234,7 +234,7 @@ def decode_parquet(
         if not wide:
             return found, numbers, []
         nanos = _firsts(exact.read_row_groups(wanted_groups, columns=wide, use_threads=False), wide)
-        cut = _cut_moments(found, nanos, wide)
+        cut = cut_moments(found, nanos, wide)
         bad = np.array(sorted(cut), dtype=np.int64)
         why = [f"column {cut[row]!r} does not fit its type" for row in bad.tolist()]
         lost = map(Misfit, numbers[bad].tolist(), why, listed(row_texts(found.take(bad))))
@@ -303,7 +303,7 @@ def _with_sound_text(table: pa.Table) -> pa.Table:
     return table
 
 
-def _wide_moments(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
+def wide_moments(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
     """Return the wanted columns that are, or contain, timestamps of 96 bits.
 
     Such a timestamp is a day of any year and nanoseconds of that day. Arrow converts it to
@@ -315,7 +315,7 @@ def _wide_moments(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
     return [name for name in names if name in paths or name in within]
 
 
-def _cut_moments(micros: pa.Table, nanos: pa.Table, names: Sequence[str]) -> dict[int, str]:
+def cut_moments(micros: pa.Table, nanos: pa.Table, names: Sequence[str]) -> dict[int, str]:
     """Return the rows with a timestamp that has digits past the microsecond, and its column."""
     found: dict[int, str] = {}
     for name in names:

@@ -14,6 +14,12 @@ from typing import Any
 import pyarrow as pa
 
 from tidelog.errors import UsageError
+from tidelog.persist.format.foreign_rows import (
+    check_index,
+    check_whole,
+    first_misfit,
+    without_extensions,
+)
 from tidelog.persist.format.inputs import (
     check_decimals,
     check_floats,
@@ -83,6 +89,8 @@ def tables_of(rows: object, schema: ShardSchema) -> Iterator[pa.Table]:
 def fitting(piece: pa.Table, schema: ShardSchema, *, first: int) -> pa.Table:
     """Return a piece with the columns and types of ``schema``; its first row is ``first``."""
     check_known(piece.column_names, schema.data)
+    check_index(piece.schema)
+    piece = without_extensions(piece)
     for place, name in enumerate(piece.column_names):
         field = schema.data.field(name)
         if piece.column(name).null_count == piece.num_rows:
@@ -120,17 +128,8 @@ def _check_column(piece: pa.Table, name: str, schema: ShardSchema, first: int) -
     wanted = pa.schema([schema.data.field(name)])
     if _fits(column, wanted):
         return
-    low, high = 0, column.num_rows
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (
-            (middle, high)
-            if _fits(column.slice(low, middle - low), wanted)
-            else (
-                low,
-                middle,
-            )
-        )
+    check_whole(column, first)
+    low = first_misfit(column, lambda some: _fits(some, wanted))
     value = column.column(0)[low] if column.num_rows else None
     if value is None or _fits(column.slice(low, 1), wanted):
         # Only the whole column does not fit, because of its type.

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from tidelog.core.arguments import joined_names, quoted
 from tidelog.errors import UsageError
+from tidelog.persist.format.foreign_rows import check_whole
 from tidelog.persist.format.schema import DIFF, TIME, canonical_type
 from tidelog.persist.format.updates import conform
 
@@ -375,6 +376,7 @@ def check_values(piece: pa.Table, name: str, wanted: pa.DataType, first: int) ->
     given = piece.schema.field(name).type
     if _is_castable(given, wanted):
         return
+    check_whole(piece.select([name]), first)
     column = piece.column(name)
     place = column.is_valid().index(True).as_py()
     raise misfit(name, wanted, python_of(column[place]), first + place)

@@ -240,7 +240,7 @@ def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
         raise UsageError(f"a column occurs twice: {', '.join(twice)}: remove one of them")
     table = table.select(wanted.names)
     try:
-        _check_whole(table)
+        check_arrays(table)
         if table.schema.equals(wanted):
             return table
         for field in wanted:
@@ -255,7 +255,7 @@ def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
     return made
 
 
-def _check_whole(table: pa.Table) -> None:
+def check_arrays(table: pa.Table) -> None:
     """Refuse invalid arrays; plain numbers cannot be invalid, so their columns cost nothing."""
     for column in table.columns:
         if not pa.types.is_primitive(column.type):
