@@ -7,12 +7,14 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tidelog.cli.command import AsJson, location_url
+from tidelog.cli.engine import Conf, LateSession, Master, check_engine, parse_conf
 from tidelog.cli.output import (
     Field,
     bytes_text,
@@ -30,6 +32,52 @@ SECONDS: Final = 20.0
 TELL_SECONDS: Final = 60.0  # Between progress lines without a terminal; on a terminal, a second.
 
 
+Seconds = Annotated[
+    float | None, typer.Option(metavar="S", help=f"How long to write; {SECONDS:g} by default.")
+]
+Days = Annotated[float | None, typer.Option(metavar="D", help="How long to write, in days.")]
+Writers = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        help="The number of writers. They fence each other in turn.",
+    ),
+]
+Readers = Annotated[
+    int, typer.Option(metavar="N", help="The number of readers that follow the log.")
+]
+Streams = Annotated[
+    int,
+    typer.Option(
+        metavar="N", help="The number of streams of records; the first get the most records."
+    ),
+]
+Protocol = Annotated[str, typer.Option(metavar="slot|manifest", help="The protocol of the log.")]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="The seed of the sequences; by default random. With the seed of an earlier run "
+        "with --keep, the command continues with the log of that run.",
+    ),
+]
+Keep = Annotated[
+    bool, typer.Option("--keep", help="Leave the logs, for a later run with the same seed.")
+]
+Engine = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|local|spark",
+        help="spark: tasks on the machines of a cluster verify a log each. auto: spark with "
+        "--master or --conf, else local.",
+    ),
+]
+Tasks = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="With Spark, the number of tasks; by default its cores."),
+]
+
+
 class VerifyFailed(TidelogError):
     """The records read from a log differ from the records appended to it."""
 
@@ -39,49 +87,25 @@ class VerifyFailed(TidelogError):
 def verify(
     context: typer.Context,
     *,
-    seconds: Annotated[
-        float | None, typer.Option(metavar="S", help=f"How long to write; {SECONDS:g} by default.")
-    ] = None,
-    days: Annotated[
-        float | None, typer.Option(metavar="D", help="How long to write, in days.")
-    ] = None,
-    writers: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            help="The number of writers. They fence each other in turn.",
-        ),
-    ] = 2,
-    readers: Annotated[
-        int, typer.Option(metavar="N", help="The number of readers that follow the log.")
-    ] = 2,
-    streams: Annotated[
-        int,
-        typer.Option(
-            metavar="N", help="The number of streams of records; the first get the most records."
-        ),
-    ] = 64,
-    protocol: Annotated[
-        str, typer.Option(metavar="slot|manifest", help="The protocol of the log.")
-    ] = "slot",
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="The seed of the sequences; by default random. With the seed of an earlier run "
-            "with --keep, the command continues with the log of that run.",
-        ),
-    ] = None,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the logs, for a later run with the same seed.")
-    ] = False,
+    seconds: Seconds = None,
+    days: Days = None,
+    writers: Writers = 2,
+    readers: Readers = 2,
+    streams: Streams = 64,
+    protocol: Protocol = "slot",
+    seed: Seed = None,
+    keep: Keep = False,
+    engine: Engine = "auto",
+    tasks: Tasks = None,
+    master: Master = None,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Append, read and collect concurrently, and check the records read.
 
     The command creates a log of its own, and the location if it does not exist (memory:// is
-    enough). Ctrl-C ends the run early, with its report. Exit status: 1 if a check fails; the log is
-    then kept.
+    enough). With Spark, each task has a log of its own. Ctrl-C ends the run early, with its report;
+    on Spark, without one. Exit status: 1 if a check fails; the log is then kept.
     """
     from tidelog.verify.run import Settings
 
@@ -95,14 +119,36 @@ def verify(
         streams=streams,
         protocol=protocol,
     )
+    on_spark = check_engine(engine, master=master, conf=conf or []) == "spark"
+    if tasks is not None and not on_spark:
+        raise UsageError("--tasks is for Spark: add --engine spark, or remove --tasks")
     url = location_url(context, is_lasting=False)
-    report = asyncio.run(_verify(url, settings, keep=keep))
-    show(report.to_dict(), fields_of(report), as_json=as_json)
-    if not report.is_clean:
+    if on_spark:
+        session = LateSession(master=master, conf=parse_conf(conf or []))
+        reports = asyncio.run(_verify_on_spark(url, session, settings, tasks=tasks, keep=keep))
+    else:
+        reports = [asyncio.run(_verify(url, settings, keep=keep))]
+    for report in reports:
+        show(report.to_dict(), fields_of(report), as_json=as_json)
+    wrong = [report.settings for report in reports if not report.is_clean]
+    if wrong:
         raise VerifyFailed(
-            f"the records read from the log {settings.log!r} differ from those appended: the log "
-            f"was kept; its seed is {settings.seed}"
+            f"the records read from the log {wrong[0].log!r} differ from those appended: the log "
+            f"was kept; its seed is {wrong[0].seed}"
         )
+
+
+async def _verify_on_spark(
+    url: str, session: LateSession, settings: Settings, *, tasks: int | None, keep: bool
+) -> list[Report]:
+    from tidelog.core.clock import SystemClock
+    from tidelog.location import open_location
+    from tidelog.spark.log_verify import verify
+
+    await open_location(url, create=True)
+    async with session.started() as spark:
+        work = partial(verify, spark, url, settings, tasks=tasks, keep=keep)
+        return await SystemClock().offload(work)
 
 
 async def _verify(url: str, settings: Settings, *, keep: bool) -> Report:
@@ -210,9 +256,7 @@ def demo(
 
     The demo resumes the killed ingester, and compares the rows read with the data itself.
     """
-    from tidelog.cli.engine import check_engine
     from tidelog.demo import run_demo
-    from tidelog.errors import UsageError
 
     # A wrong option must fail before the demo deletes the earlier one.
     if engine not in ("spark", "local"):

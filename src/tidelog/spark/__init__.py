@@ -13,15 +13,17 @@ from tidelog.spark.session import session
 
 if TYPE_CHECKING:
     from tidelog.spark.engine import SparkEngine
+    from tidelog.spark.log_verify import verify
     from tidelog.spark.shard_scrub import scrub
     from tidelog.spark.views import register
 
-__all__ = ["SparkEngine", "register", "scrub", "session"]
+__all__ = ["SparkEngine", "register", "scrub", "session", "verify"]
 
 _HOMES = {
     "SparkEngine": "tidelog.spark.engine",
     "register": "tidelog.spark.views",
     "scrub": "tidelog.spark.shard_scrub",
+    "verify": "tidelog.spark.log_verify",
 }
 
 
