@@ -148,6 +148,7 @@ ONE_STEP: Final = {
     "log cursor move": "l c --at 5",
     "log cursor drop": "l c",
     "log pin drop": "l p",
+    "source alter": "s --drop stream --yes",
     "source skip": "s x",
     "source acknowledge": "s",
     "keyed seal": "k",

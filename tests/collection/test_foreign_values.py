@@ -18,7 +18,7 @@ from kit.decoding import decoded as decoded_text
 from kit.decoding import decoded_parquet as decoded
 from tidelog.collection.formats.parquet import changed_types
 from tidelog.collection.formats.types import without_maps
-from tidelog.collection.infer import sample_schema
+from tidelog.collection.source.infer import sample_schema
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import UsageError
 from tidelog.location import open_location

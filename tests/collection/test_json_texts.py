@@ -18,7 +18,7 @@ from tidelog.collection.formats.json import decode
 from tidelog.collection.formats.json.decode import decode_json
 from tidelog.collection.formats.records import Records
 from tidelog.collection.formats.types import is_json, json_field, parse_schema, sql_type_of
-from tidelog.collection.infer import sample_schema
+from tidelog.collection.source.infer import sample_schema
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import UsageError
 

@@ -59,7 +59,7 @@ async def test_a_new_column_is_told_once(tmp_path: Path, format: str) -> None:
     assert (done.rows, dict(done.dropped)) == (3, {"y": 3, "X": 3})
     assert len(told) == 2
     assert "'y' that the source lacks" in told[0]
-    assert "another source with the column in its schema" in told[0]
+    assert "add the column with 'tidelog source alter'" in told[0]
     assert "'X', but the source has 'x'" in told[1]
     assert "ignore_case" in told[1]
 

@@ -159,7 +159,7 @@ MODULES: Final[dict[str, tuple[Twin, ...]]] = {
         Twin(
             "tidelog.collection.tables.Table",
             "A table: a collection that programs write.",
-            internal=names("info columns writer reader registered finish has_values"),
+            internal=names("info columns writer reader registered finish"),
         ),
         Twin(
             "tidelog.collection.transaction.TableTransaction",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,10 +18,12 @@ from kit.sources import (
     FIRST,
     changes,
     changes_spec,
+    contents,
     ingest,
     make_source,
     rows_of,
     sums_of,
+    table_of,
     write_files,
 )
 from tidelog.collection.catalog.catalog import SourceInfo
@@ -344,3 +348,43 @@ def test_a_stopped_session_is_told_in_a_sentence(tmp_path: Path) -> None:
 
     with pytest.raises(LocationError, match="session was stopped"):
         asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["alter", "evolve"])
+@pytest.mark.parametrize("settings", [CUT, WHOLE], ids=["cut", "whole"])
+def test_an_altered_source_gives_the_same_on_both_engines(
+    spark: SparkSession, tmp_path: Path, settings: TickSettings, how: str
+) -> None:
+    """Tasks decode each range in the columns of its binding, and read back older parts."""
+
+    async def run() -> None:
+        rows = changes(200)
+        spec = changes_spec(
+            str(tmp_path / "in" / "*.json"), shards=3, lateness="10ms", evolve=how == "evolve"
+        )
+        write_json(tmp_path / "in" / "1.json", rows[:100])
+        lakes = [await make_source(tmp_path / name, spec) for name in ("local", "spark")]
+        engines = [None, engine_for(spark, lakes[1], settings)]
+        for lake, engine in zip(lakes, engines, strict=True):
+            await ingest(lake, "c", engine=engine)
+            if how == "alter":
+                columns = "more bigint, other varchar"
+                await lake.sources.alter("c", add=columns, drop=["small"], discard_values=True)
+                await lake.sources.alter("c", drop=["other"])
+        later = [{**row, "at": row["at"] + 5_000, "more": row["k"]} for row in rows[100:]]
+        write_json(tmp_path / "in" / "2.json", later)
+        for lake, engine in zip(lakes, engines, strict=True):
+            await ingest(lake, "c", engine=engine, bytes_max=3_000)
+
+        assert await sums_of(lakes[0]) == await sums_of(lakes[1])
+        local, by_spark = [await contents(lake) for lake in lakes]
+        assert local == by_spark
+        found = (await table_of(lakes[1])).column("more").to_pylist()
+        assert sum(value is not None for value in found) > 5
+
+    asyncio.run(run())
+
+
+def write_json(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))

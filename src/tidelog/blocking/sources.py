@@ -9,7 +9,9 @@ from tidelog.collection import sources as awaited_sources
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    import pyarrow as pa
 
     from tidelog.collection.catalog.catalog import RenditionInfo, SourceInfo
     from tidelog.collection.ingest.engine import Engine
@@ -32,6 +34,18 @@ class Sources(BlockingTwin[awaited_sources.Sources]):
 
     def drop(self, name: str) -> None:
         self._portal.run(self._inner.drop(name))
+
+    def alter(
+        self,
+        name: str,
+        *,
+        add: pa.Schema | str | None = None,
+        drop: Sequence[str] = (),
+        discard_values: bool = False,
+    ) -> tuple[SourceInfo, RenditionInfo]:
+        return self._portal.run(
+            self._inner.alter(name, add=add, drop=drop, discard_values=discard_values)
+        )
 
     def skip_file(self, name: str, path: str) -> None:
         self._portal.run(self._inner.skip_file(name, path))

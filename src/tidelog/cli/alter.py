@@ -1,12 +1,14 @@
-"""``tidelog table alter``: columns that come and go."""
+"""``tidelog table alter`` and ``tidelog source alter``: columns that come and go."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.cli.command import AsJson, Yes, ask_first, on_location
+from tidelog.cli.command import AsJson, SourceName, Yes, ask_first, on_location
 from tidelog.cli.output import show
 from tidelog.cli.table_options import TableName
 from tidelog.core.arguments import joined_names
@@ -27,7 +29,7 @@ Drop = Annotated[
 ]
 
 
-def alter(
+def alter_table(
     context: typer.Context,
     name: TableName,
     *,
@@ -41,32 +43,88 @@ def alter(
     New columns come last, and are null in the rows that exist. The command asks first if a column
     to drop has a value at a readable time. A dropped name cannot be used again.
     """
+
+    async def work(location: Location, columns: str | None, discard_values: bool) -> list[str]:
+        table = await location.tables.alter(
+            name, add=columns, drop=drop or [], discard_values=discard_values
+        )
+        return table.schema.names
+
+    _alter(context, Asked("table", name, add or [], drop or [], yes), work, as_json=as_json)
+
+
+def alter_source(
+    context: typer.Context,
+    name: SourceName,
+    *,
+    add: Add = None,
+    drop: Drop = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Add columns to a source and its collection, and drop columns of them.
+
+    New columns come last. They have values in data that appear from now on, and are null in the
+    rows that exist. A running ingester goes on with them. The command asks first if a column to
+    drop has a value at a readable time. A dropped name cannot be used again.
+    """
+
+    async def work(location: Location, columns: str | None, discard_values: bool) -> list[str]:
+        _, rendition = await location.sources.alter(
+            name, add=columns, drop=drop or [], discard_values=discard_values
+        )
+        return rendition.data_schema.names
+
+    _alter(context, Asked("source", name, add or [], drop or [], yes), work, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The arguments of an alteration of a table or a source."""
+
+    kind: str
+    name: str
+    add: list[str]
+    drop: list[str]
+    yes: bool
+
+
+def _alter(
+    context: typer.Context,
+    asked: Asked,
+    work: Callable[[Location, str | None, bool], Awaitable[list[str]]],
+    *,
+    as_json: bool,
+) -> None:
     from tidelog.collection.table.alteration import Alteration
 
-    columns, dropped = ", ".join(add or ()) or None, drop or []
-    Alteration.of(columns, dropped)  # A mistake fails before any request.
-    if dropped and not yes and on_location(context, lambda one: _has_values(one, name, dropped)):
+    columns, yes = ", ".join(asked.add) or None, asked.yes
+    Alteration.of(columns, asked.drop)  # A mistake fails before any request.
+    if asked.drop and not yes and on_location(context, lambda one: _has_values(one, asked)):
         ask_first(
-            lambda: f"Drop {joined_names(dropped)} of the table {name!r}, with all values?",
+            lambda: (
+                f"Drop {joined_names(asked.drop)} of the {asked.kind} {asked.name!r}, with all "
+                "values?"
+            ),
             deed="drop columns with their values",
         )
         yes = True
-
-    async def work(location: Location) -> list[str]:
-        table = await location.tables.alter(name, add=columns, drop=dropped, discard_values=yes)
-        return table.schema.names
-
-    found = on_location(context, work)
+    found = on_location(context, lambda location: work(location, columns, yes))
     show(
-        {"table": name, "columns": found},
-        f"The table {name!r} has the columns {joined_names(found)}.",
+        {asked.kind: asked.name, "columns": found},
+        f"The {asked.kind} {asked.name!r} has the columns {joined_names(found)}.",
         as_json=as_json,
         is_said=True,
     )
 
 
-async def _has_values(location: Location, name: str, columns: list[str]) -> bool:
+async def _has_values(location: Location, asked: Asked) -> bool:
     """Return True if a column has values; a column that does not exist is refused later."""
-    table = await location.table(name)
-    known = [column for column in columns if column in table.schema.names]
-    return bool(known) and await table.has_values(known)
+    from tidelog.collection.altering import has_values
+
+    catalog = await location.controller.catalog()
+    if asked.name not in (catalog.tables if asked.kind == "table" else catalog.sources):
+        return False  # The alteration reports it.
+    collection = await location.collection(asked.name)
+    known = [column for column in asked.drop if column in collection.schema.names]
+    return bool(known) and await has_values(collection, known)

@@ -1,4 +1,4 @@
-"""``tidelog source``: create, list, describe and drop sources, show their status, skip files."""
+"""``tidelog source``: create, list, describe, alter and drop sources, their status, lost files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog.cli import source_options as options
+from tidelog.cli.alter import alter_source
 from tidelog.cli.command import AsJson, SourceName, Yes, ask_first, group, location_url, on_location
 from tidelog.cli.output import (
     Column,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from tidelog.collection.spec_types import SourceSpec
     from tidelog.location import Location
 
-app = group("Create, list, describe, watch, unblock and drop sources.")
+app = group("Create, list, describe, watch, alter, unblock and drop sources.")
 
 
 @app.command("create")
@@ -73,12 +74,13 @@ def create(
     header: Header = None,
     multiline: Multiline = None,
     ignore_case: options.IgnoreCase = False,
+    evolve: options.Evolve = False,
     as_json: AsJson = False,
 ) -> None:
     """Create a source, and the collection that it feeds.
 
-    The command sets the schema and the csv format for good, and shows both. It creates the location
-    if that does not exist.
+    The command sets the schema and the csv format, and shows both; 'tidelog source alter' adds and
+    drops columns. The command creates the location if that does not exist.
     """
     from tidelog.collection.spec_types import SourceSpec
 
@@ -111,6 +113,7 @@ def create(
             multiline=multiline,
         ),
         ignore_case=ignore_case,
+        evolve=evolve,
     )
     _show_created(*asyncio.run(_create(location_url(context), spec)), as_json=as_json)
 
@@ -192,6 +195,9 @@ def status(
         raise typer.Exit(1)
 
 
+app.command("alter")(alter_source)
+
+
 @app.command("skip")
 def skip(
     context: typer.Context,
@@ -268,9 +274,9 @@ async def _create(url: str, spec: SourceSpec) -> tuple[SourceFacts, list[str]]:
 
 async def _remarks(location: Location, spec: SourceSpec, info: SourceInfo) -> list[str]:
     """Return remarks on places without files, and on Parquet types that are not preserved."""
-    from tidelog.collection.infer import parquet_remarks
     from tidelog.collection.source.files import FilesSource
     from tidelog.collection.source.files_head import empty_places
+    from tidelog.collection.source.infer import parquet_remarks
     from tidelog.errors import TidelogError
     from tidelog.store.urls import without_secrets
 

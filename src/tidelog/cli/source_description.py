@@ -68,6 +68,7 @@ class SourceFacts:
             "lateness_ms": info.lateness_ms,
             "retain_ms": info.retain_ms,
             "delete_when": info.delete_when,
+            "evolve": info.evolve is True,
             "csv": None if info.dialect is None else csv_fields(info.dialect),
             "schema": [{"name": name, "type": kind} for name, kind in self.columns],
             "rendition": info.rendition,
@@ -117,6 +118,10 @@ def source_fields(found: SourceFacts) -> list[Field]:
         ("times from", _times_text(found)),
         ("keeps", kept_text(info.retain_ms)),
         ("delete when", info.delete_when or "never"),
+        (
+            "new fields",
+            "become columns (--evolve)" if info.evolve is True else "are dropped, and counted",
+        ),
         ("schema", found.schema_lines),
         ("shards", str(len(found.rendition.shards))),
         ("created", _iso(info.created_us)),

@@ -121,6 +121,13 @@ IgnoreCase = Annotated[
         help="Match the names of columns in files without regard to upper and lower case.",
     ),
 ]
+Evolve = Annotated[
+    bool,
+    typer.Option(
+        "--evolve",
+        help="Let ingesters add a column, with an inferred type, for each new field of the data.",
+    ),
+]
 Shards = Annotated[
     int, typer.Option(metavar="N", help="Divide the rows among N shards, each with its own merges.")
 ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from tidelog.cli.alter import alter
+from tidelog.cli.alter import alter_table
 from tidelog.cli.command import AsJson, Yes, ask_first, group, location_url, on_location
 from tidelog.cli.feed import RowFormat
 from tidelog.cli.output import Column, Field, bytes_text, count_text, show, show_list
@@ -173,7 +173,7 @@ def _fields(table: Table, found: CollectionDescription) -> list[Field]:
     ]
 
 
-app.command("alter")(alter)
+app.command("alter")(alter_table)
 
 
 @app.command("insert")

@@ -84,11 +84,9 @@ class Collection:
         data = self.rendition.data_schema
         errors = self.rendition.errors
         self.schema = ERRORS_SCHEMA if self.is_errors else data
-        # The shards of a table may have earlier columns than the table, or later ones.
-        outputs = [
-            self._shard(shard, data if self.transactions is None else None)
-            for shard in self.rendition.shards
-        ]
+        # The shards of a table, or of an altered source, may have earlier columns, or later ones.
+        is_fixed = self.transactions is None and not data.known
+        outputs = [self._shard(one, data if is_fixed else None) for one in self.rendition.shards]
         beside = [self._shard(errors, ERRORS_SCHEMA)] if errors is not None else []
         self.shards, self._beside = (beside, outputs) if self.is_errors else (outputs, beside)
 
@@ -138,11 +136,24 @@ class Collection:
             return
         for shard in known:
             await shard.refresh()
+        if self.schema.known:
+            # The outputs of an altered source get its schema with their next rows.
+            self._complete = [self._altered(shard) for shard in known]
         if self.rendition.remap is not None and self.upper == Frontier.at(0):
             remap = self._shard(self.rendition.remap, None)  # Only its state is read, not its rows.
             await remap.refresh()
             # `check_states` needs the order of commits, in which errors come last.
             await check_states(known[1:] + known[:1] if self.is_errors else known, remap)
+
+    def _altered(self, shard: Shard) -> State:
+        is_output = shard.id in self.rendition.shards
+        return with_schemas(shard.state, self.rendition.schemas) if is_output else shard.state
+
+    async def _newest(self, shard: Shard, time: int) -> State:
+        if self.transactions is not None:
+            return await caught_up(shard, time)
+        await shard.refresh()
+        return self._altered(shard)
 
     @property
     def since(self) -> Frontier:
@@ -399,8 +410,6 @@ class Collection:
         Raises:
             SchemaEvolved: a column of ``wanted`` was dropped; open the collection again.
         """
-        if self.transactions is None:
-            return wanted
         return served_schema(max(self.states, key=lambda state: state.schema_id), wanted)
 
     async def _check_replaced(self, time: int, error: PartMissing) -> None:
@@ -419,12 +428,10 @@ class Collection:
 
     def _snapshots(self, time: int) -> list[ShardSnapshot]:
         pairs = zip(self.shards, self.states, strict=True)
-        if self.transactions is None:
-            return [shard.snapshot_of(state, time) for shard, state in pairs]
         # A later plan of the snapshot uses the shard alone, so it must have what the state has.
         schema = self.served(self.schema)
         return [
-            shard.snapshot_of(state, time, schema=schema, newest=partial(caught_up, shard, time))
+            shard.snapshot_of(state, time, schema=schema, newest=partial(self._newest, shard, time))
             for shard, state in pairs
         ]
 

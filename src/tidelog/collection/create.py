@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import FILES, CollectionInfo, RenditionInfo, SourceInfo
 from tidelog.collection.formats.csv.guess import guess_csv
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
-from tidelog.collection.formats.json.texts import UNNAMEABLE
+from tidelog.collection.formats.json.texts import check_json_name
 from tidelog.collection.formats.lines import CsvDialect
 from tidelog.collection.formats.names import spelled_once
 from tidelog.collection.formats.times import check_time_type
-from tidelog.collection.formats.types import is_json, parse_schema
-from tidelog.collection.infer import (
+from tidelog.collection.formats.types import parse_schema
+from tidelog.collection.source.decode import csv_line, one_line
+from tidelog.collection.source.files import FilesSource
+from tidelog.collection.source.files_head import refuse_own_location
+from tidelog.collection.source.infer import (
     are_arrays,
     infer_csv,
     infer_schema,
     no_files,
     sample_schema,
 )
-from tidelog.collection.source.decode import csv_line, one_line
-from tidelog.collection.source.files import FilesSource
-from tidelog.collection.source.files_head import refuse_own_location
 from tidelog.collection.source.kind import BODY, ROWS, SourceKind, told
 from tidelog.collection.source.kinds import open_kind
 from tidelog.collection.spec_types import SourceSpec
@@ -65,6 +63,11 @@ async def resolve_spec(
             dialect, found = await _columns_of(kind, spec, given)
             settled = dict(await kind.settle())
         info = msgspec.structs.replace(info, settings=settled, csv=dialect)
+    if spec.evolve and info.format == "csv" and not info.csv.has_header:
+        raise UsageError(
+            "evolve= needs csv with a header, because columns have no names without it: remove "
+            "evolve="
+        )
     if spec.ignore_case:
         found = _spelled_once(found)
         info = msgspec.structs.replace(
@@ -111,6 +114,7 @@ def _info_of(spec: SourceSpec, *, location_url: str, clock: Clock) -> SourceInfo
         retain_ms=spec.retain_ms,
         delete_when=spec.delete_when,
         created_us=clock.now_us(),
+        evolve=spec.evolve or msgspec.UNSET,
     )
 
 
@@ -207,7 +211,7 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
         if twin != name:
             raise differ_by_case(twin, name)
     for one in given:
-        _check_json_name(one)
+        check_json_name(one)
     if spec.time_column is not None:
         check_time_type(spec.time_column, given.field(spec.time_column).type)
     # Rows that are only appended have no key: the hash of the whole row selects the shard, and
@@ -218,16 +222,3 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
 
         check_predicate(spec.delete_when, schema.data, definite=True, what="delete_when=")
     return schema
-
-
-def _check_json_name(field: pa.Field[Any]) -> None:
-    """Check that the parser of json lines can find a column of json text by its name.
-
-    Raises:
-        UsageError: the name has a character that the parser cannot handle.
-    """
-    if is_json(field) and UNNAMEABLE.search(field.name):
-        raise UsageError(
-            f"the column {field.name!r} cannot have the type JSON, because its name has a quote, "
-            "a backslash or a control character: give it another type with schema="
-        )

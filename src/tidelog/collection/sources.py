@@ -1,4 +1,4 @@
-"""The sources of a location, by name: create, list, ingest and drop.
+"""The sources of a location, by name: create, list, alter, ingest and drop.
 
 A source feeds the collection of its name.
 Source: storage, "Sources"; design page 6.
@@ -7,11 +7,16 @@ Source: storage, "Sources"; design page 6.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+import pyarrow as pa
+
+from tidelog.collection.altering import altered_source, check_columns_of_kind, check_no_values
 from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, SourceInfo
 from tidelog.collection.catalog.controller import Controller
+from tidelog.collection.collection import Collection
 from tidelog.collection.create import resolve_spec
 from tidelog.collection.ingest.engine import Engine, LocalEngine
 from tidelog.collection.ingest.ingest import Ingester
@@ -22,10 +27,12 @@ from tidelog.collection.ingest.summary import RunProgress, Summary
 from tidelog.collection.maintenance import Maintenance
 from tidelog.collection.source.kinds import open_source
 from tidelog.collection.spec_types import SourceSpec
+from tidelog.collection.table.alteration import Alteration
 from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind, check_whole
 from tidelog.core.clock import Clock
 from tidelog.errors import UsageError
+from tidelog.persist.handle.argument_checks import check_flag
 from tidelog.store.port import Store
 
 
@@ -88,6 +95,49 @@ class Sources:
             await self.controller.drop_source(name)
         async for _ in self.maintenance.release(await self.maintenance.unreleased(name)):
             pass
+
+    async def alter(
+        self,
+        name: str,
+        *,
+        add: pa.Schema | str | None = None,
+        drop: Sequence[str] = (),
+        discard_values: bool = False,
+    ) -> tuple[SourceInfo, RenditionInfo]:
+        """Add columns to a source and its collection, and drop columns; return them as `find` does.
+
+        ``add`` is an Arrow schema or text, such as ``'size double, note varchar'``. New columns
+        come last. They have values in the rows of data that appear after this call, and are null in
+        earlier rows. A running ingester continues with the new columns. A column that has a value
+        at a readable time is dropped only with ``discard_values``; the ingester then counts its
+        values as dropped. A name is used once: a dropped column cannot be added again.
+
+        A repeated call of the newest alteration changes nothing.
+
+        Raises:
+            NoSuchCollection: no source has the name.
+            UsageError: a column cannot be added or dropped, or has values. NOT_APPLIED.
+            LocationError: the store failed; call again.
+        """
+        change = Alteration.of(add, drop)
+        check_flag(discard_values, "discard_values")
+        info, rendition = await self.find(name)
+        if altered_source(change, rendition, info) == rendition:
+            return info, rendition
+        await check_columns_of_kind(change, info, store=self.store, clock=self.clock)
+        if not discard_values:
+            await check_no_values(self._collection(info, rendition), change)
+        await self.controller.alter_source(name, partial(altered_source, change))
+        return await self.find(name)
+
+    def _collection(self, info: SourceInfo, rendition: RenditionInfo) -> Collection:
+        return Collection(
+            name=info.name,
+            rendition=rendition,
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+        )
 
     async def skip_file(self, name: str, path: str) -> None:
         """Continue a source without a missing or rewritten file (docs/guides/follow-a-folder.md).

@@ -45,7 +45,8 @@ class SourceSpec:
 
     Shape: ``files`` is a directory, prefix or glob, local or in a store, or several of these in one
         store. A source of another ``kind`` has ``settings`` instead. ``schema`` lists columns with
-        SQL types; None means to infer it. The default ``format`` is json for files. Sources of
+        SQL types; None means to infer it. With ``evolve``, ingesters add columns for new fields of
+        the data, with inferred types. The default ``format`` is json for files. Sources of
         other kinds keep their own columns by default.
     """
 
@@ -66,6 +67,7 @@ class SourceSpec:
     shards: int = 1
     csv: CsvOptions = _GUESSED
     ignore_case: bool = False
+    evolve: bool = False
 
     @property
     def places(self) -> tuple[str, ...]:

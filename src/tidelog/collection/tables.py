@@ -12,7 +12,7 @@ Source: design page 6, "Tables"; decision 29.
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from tidelog.collection.altering import check_no_values
 from tidelog.collection.catalog.catalog import Catalog, RenditionInfo, TableInfo
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.collection import Collection
@@ -43,13 +44,11 @@ from tidelog.collection.table.registering import drop_shard, settle_shard
 from tidelog.collection.table.writes import TableWriter, check_at
 from tidelog.collection.table_definition import TableDefinition
 from tidelog.consensus.port import Consensus
-from tidelog.core.arguments import check_kind, check_whole, joined_names
+from tidelog.core.arguments import check_kind, check_whole
 from tidelog.core.clock import Clock, run_all
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import TABLES, ShardId, check_name
 from tidelog.errors import (
-    AsOfBeforeSince,
-    AsOfNotComplete,
     ContentionError,
     NameTaken,
     NoSuchCollection,
@@ -57,11 +56,10 @@ from tidelog.errors import (
     SchemaEvolved,
     UsageError,
 )
-from tidelog.persist.format.duck import quoted
 from tidelog.persist.format.schema import ShardSchema, decode_schema
 from tidelog.persist.handle.argument_checks import check_flag, check_write_token
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.read.selection import ALL_ROWS, RowSelection
+from tidelog.persist.read.selection import ALL_ROWS
 from tidelog.persist.states.holding import HISTORY_HOLD
 from tidelog.persist.states.state import Token
 from tidelog.persist.transactions.transactions import Transactions
@@ -328,25 +326,6 @@ class Table(Collection):
         first.first_holds = {HISTORY_HOLD: Frontier.at(0)}
         return first
 
-    async def has_values(self, columns: Sequence[str]) -> bool:
-        """Return True if a row at a readable time has a value in one of the columns.
-
-        Raises:
-            UsageError: a column does not exist. LocationError: the store failed.
-        """
-        where = " OR ".join(f"{quoted(name)} IS NOT NULL" for name in columns)
-        reading = self.reading(RowSelection(columns=columns, where=where, limit=1))
-        while True:
-            try:
-                last = await self.resolve_as_of(None)
-                first = self.since.time
-                pieces = self.contents(reading, first), self.changes_of(reading, first, last)
-                return any([await _has_rows(one) for one in pieces])
-            except AsOfNotComplete:
-                return False  # The creation of the table was interrupted, so it has no rows.
-            except AsOfBeforeSince:
-                continue  # A merge has moved since, so fewer times are readable.
-
     async def history(
         self, since: When | None = None, until: When | None = None
     ) -> builtins.list[TableCommit]:
@@ -473,12 +452,8 @@ class Tables:
         table = await self.open(name)
         after = change.applied(table.rendition, table.info)
         is_new = after != table.rendition
-        if is_new and drop and not discard_values and await table.has_values(change.drop):
-            raise UsageError(
-                f"columns to drop have values in the table {name!r}: pass discard_values=True to "
-                "lose them",
-                columns=joined_names(change.drop),
-            )
+        if is_new and not discard_values:
+            await check_no_values(table, change)
         if is_new:
             await self.controller.alter_table(name, change.applied)
         return await self.finished(name)
@@ -578,14 +553,6 @@ def dropped_since(name: str) -> NoSuchCollection:
         f"the table {name!r} was dropped after this process opened it: open it again if a new "
         "table has its name"
     )
-
-
-async def _has_rows(pieces: AsyncGenerator[pa.Table, None]) -> bool:
-    async with aclosing(pieces) as opened:
-        async for piece in opened:
-            if piece.num_rows:
-                return True
-    return False
 
 
 def scoped_token(info: TableInfo, token: Token | None) -> Token | None:

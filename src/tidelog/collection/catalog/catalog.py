@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -103,6 +103,8 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
         row for which it is true deletes its key. ``skipped`` has the skipped files, with the time
         of the skip in microseconds. A former path there skips one version of a file (see
         `collection.source.generations`). A plain path skips all files of that name, now and later.
+        ``evolve`` is True if ingesters add columns for new fields. It is absent otherwise, so the
+        entry has the bytes that earlier versions wrote.
     Units: a row whose time is more than ``max_ahead_ms`` after the clock is bad. The upper stays
         ``lateness_ms`` behind the newest time of the data. Times older than ``retain_ms`` become
         unreadable; None keeps the whole past.
@@ -127,6 +129,7 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     csv: CsvDialect = CsvDialect()
     skipped: dict[str, int] = {}
     created_us: int = 0
+    evolve: bool | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def dialect(self) -> CsvDialect | None:
@@ -148,6 +151,9 @@ class TableInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_us: int = 0
     mode: str = "wal"
     retain_ms: int | None = None
+
+
+W = TypeVar("W", SourceInfo, TableInfo)
 
 
 class DroppedSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -408,16 +414,15 @@ def plan_retain(catalog: Catalog, name: str, retain_ms: int | None) -> list[Chan
 
 
 def plan_alter(
-    catalog: Catalog, name: str, change: Callable[[RenditionInfo, TableInfo], RenditionInfo]
+    catalog: Catalog, writer: W, change: Callable[[RenditionInfo, W], RenditionInfo]
 ) -> list[Change]:
-    """Return the changes that give a table the schema that ``change`` adds to its rendition.
+    """Return the changes that give a table or a source the schema that ``change`` adds.
 
     Raises:
-        NoSuchCollection: no table has the name. All errors of ``change``.
+        All errors of ``change``.
     """
-    table = catalog.table(name)
-    before = catalog.renditions[table.rendition]
-    after = change(before, table)
+    before = catalog.renditions[writer.rendition]
+    after = change(before, writer)
     return [] if after == before else [(row_of(before), -1), (row_of(after), +1)]
 
 

@@ -133,7 +133,17 @@ class Controller:
         Raises:
             NoSuchCollection: no table has the name. All errors of ``change``.
         """
-        await self._change(lambda known: plan_alter(known, name, change))
+        await self._change(lambda known: plan_alter(known, known.table(name), change))
+
+    async def alter_source(
+        self, name: str, change: Callable[[RenditionInfo, SourceInfo], RenditionInfo]
+    ) -> None:
+        """List the next schema of a source; its shards get it with the next rows.
+
+        Raises:
+            NoSuchCollection: no source has the name. All errors of ``change``.
+        """
+        await self._change(lambda known: plan_alter(known, known.source(name), change))
 
     async def skip_files(self, name: str, paths: Sequence[str]) -> SourceInfo:
         """Record the files that a source skips; return the changed source.

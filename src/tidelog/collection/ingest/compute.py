@@ -47,7 +47,7 @@ from tidelog.collection.source.kind import SourceKind
 from tidelog.core.frontier import Frontier
 from tidelog.errors import ExpressionTooSlow, TidelogError, UsageError, unforeseen
 from tidelog.persist.format.part import Part, key_box, may_overlap, may_share_bucket
-from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, decode_schema
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, decode_schema, fitted
 from tidelog.persist.format.updates import check_updates
 from tidelog.rowhash import Hashes, hash_rows
 
@@ -73,10 +73,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One tick's work, as a plain value: any process can do it, or a part of it.
 
-    Shape: ``held`` has the indexes of the ``ranges`` that an earlier binding has, and of which some
-        messages were held back. ``kind`` is the source's kind, if it is registered only in this
-        process, so that an executor could not find it by name. ``is_careful`` is True after a tick
-        failed with an unforeseen error: then each row is tried, to find the bad ones.
+    Shape: ``schema`` is that of the outputs. ``columns`` are the schemas in which the ranges are
+        decoded, by their ids; empty if there is only one. ``held`` has the indexes of the
+        ``ranges`` that an earlier binding has, and of which some messages were held back. ``kind``
+        is the source's kind, if it is registered only in this process, so that an executor could
+        not find it by name. ``is_careful`` is True after a tick failed with an unforeseen error:
+        then each row is tried, to find the bad ones.
     """
 
     source: SourceInfo
@@ -86,6 +88,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     ranges: tuple[AddressRange, ...]
     shards: tuple[Target, ...]
     errors: Target
+    columns: tuple[bytes, ...] = ()
     held: frozenset[int] = frozenset()
     kind: type[SourceKind] | None = None
     is_careful: bool = False
@@ -128,8 +131,11 @@ def shape_messages(data: ReadData, found: AddressRange, rank: int, job: Job) -> 
 def _shape(data: ReadData, found: AddressRange, rank: int, job: Job) -> ShapedRange:
     source, schema = job.source, job.data_schema
     required = required_columns(source, schema)
-    decoded = decode_messages(data, found, schema.data, source=source, required=required)
+    own = decode_schema(job.columns[found.schema_id]) if job.columns else schema
+    decoded = decode_messages(data, found, own.data, source=source, required=required)
     rows, errors, dropped = decoded.rows, decoded.errors, decoded.dropped
+    if own is not schema:
+        rows = fitted(rows, [*schema.names, OFFSET], schema.data)
     done, failed = do_without_bad_rows(
         rows.num_rows,
         lambda start, limit: _stamped(rows.slice(start, limit - start), found, rank, job),

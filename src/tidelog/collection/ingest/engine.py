@@ -158,8 +158,8 @@ def rows_refused(computed: TickParts) -> SourceRowsRefused:
         )
     names = ", ".join(f"{name} ({count})" for name, count in computed.dropped.items())
     return SourceRowsRefused(
-        f"the data has fields outside the schema: {names}; create another source whose schema has "
-        "them, or ingest without strict=True to drop them"
+        f"the data has fields outside the schema: {names}; 'tidelog source alter' can add them; or "
+        "ingest without strict=True to drop them"
     )
 
 

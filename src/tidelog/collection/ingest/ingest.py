@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import zip_longest
 from typing import NamedTuple
+
+import msgspec
 
 from tidelog.collection.catalog.catalog import FILES
 from tidelog.collection.catalog.controller import Controller
@@ -27,6 +30,7 @@ from tidelog.collection.ingest.engine import (
     rows_refused,
     write_skipped,
 )
+from tidelog.collection.ingest.evolving import candidates, new_columns, with_columns
 from tidelog.collection.ingest.notes import add_notes
 from tidelog.collection.ingest.source_shards import SourceShards, same_as_theirs
 from tidelog.collection.source.binding import (
@@ -48,11 +52,14 @@ from tidelog.errors import (
     ContentionError,
     DataDiffers,
     GoneError,
+    NoSuchCollection,
     PartMissing,
     PartsSwept,
+    SchemaEvolved,
     SourceDropped,
 )
 from tidelog.persist.format.part import Part
+from tidelog.persist.format.schema import encode_with_known
 from tidelog.persist.handle.shard import INLINE_STATE_BYTES_MAX, Shard
 from tidelog.persist.read.reader import parts_until
 from tidelog.persist.states.holding import HISTORY_HOLD
@@ -69,7 +76,7 @@ class Tick:
     """The result of one tick, for the times ``[lower, upper)``.
 
     Shape: ``exhausted`` is True if the head had nothing left to ingest. ``computed`` is None if the
-        binding had no ranges to compute.
+        binding had no ranges to compute. ``added`` are new columns that the source took.
     Units: ``won`` counts the commits of this ingester, and ``unchecked`` those of other ingesters
         that could not be compared. ``left_bytes`` of the head are not ingested. Counts of rows and
         bytes are 0 if another ingester made the last commit: that one reports them.
@@ -85,6 +92,7 @@ class Tick:
     won: int = 0
     unchecked: int = 0
     exhausted: bool = False
+    added: tuple[str, ...] = ()
     dropped: Mapping[str, int] = field(default_factory=dict)
     computed: TickParts | None = None
 
@@ -118,6 +126,7 @@ class Ingester(SourceShards):
     _retain_ms: int | None = None
     _left: tuple[SourceHead, Taken, int] | None = None
     _noted: Mapping[str, str] = field(default_factory=dict)
+    _added: tuple[str, ...] = ()  # New columns that the next tick reports.
 
     async def tick(self, head: SourceHead, *, may_idle: bool = True) -> Tick | None:
         """Do one tick; return None if the source has nothing new up to ``head``.
@@ -145,6 +154,11 @@ class Ingester(SourceShards):
                 # The state in this process is stale: other processes have committed, merged or
                 # swept since.
                 await self.catch_up(error)
+                continue
+            except SchemaEvolved:
+                # Another process has altered the source, and an ingester has bound rows since.
+                await self.refresh()
+                await self._check_there()
                 continue
             except GoneError:
                 # A source may drop messages that another ingester has committed. The error counts
@@ -212,30 +226,62 @@ class Ingester(SourceShards):
         # failure after the commit would lose the counts of this tick.
         progress = await self.progress(lower)
         if not binding.ranges and not progress.held:
+            if self.is_altered:
+                await self.evolve(self.schema_id_of(binding, progress))
             done = await self._commit(binding, nothing_computed(len(self.outputs)))
             self._progress = binding.upper, progress
             return Tick(lower, binding.upper, won=done.won, exhausted=exhausted)
         if ready is None or ready[0] != binding:
             ready = binding, await self._compute(binding)
+        if self.is_altered:
+            await self.evolve(self.schema_id_of(binding, progress))
         commits = await self._commit(binding, ready[1])
         tick, after = self._land(head, binding, progress, ready[1], commits)
         if after is not None:
-            await self.checkpoints.write(after, binding.upper)
-        return replace(tick, exhausted=exhausted)
+            schema = self._remap_schema(self.remap.state)
+            await self.checkpoints.write(after, schema, binding.upper)
+        added, self._added = self._added, ()
+        return replace(tick, exhausted=exhausted, added=added)
 
     async def _propose(self, plan: Plan, lower: int) -> tuple[Binding, TickParts] | None:
-        """Propose a plan's binding; with ``strict``, return it with its computed parts."""
+        """Propose a plan's binding; if its parts had to be computed before, return both."""
         upper = self._upper_of(plan, lower)
         ready: tuple[Binding, TickParts] | None = None
         if plan.ranges:
             await self.engine.prepare(self.info, plan.ranges)
-            if self.strict:
+            if self.strict or self.info.evolve is True:
                 # Compute before the binding. A binding fixes the bytes of its files, so a user
-                # could not correct refused rows after it.
+                # could not correct refused rows after it. It also fixes the columns.
                 planned = Binding(lower, upper, plan.ranges)
-                ready = planned, await self._compute(planned)
+                computed = await self._computed(planned)
+                if self.info.evolve is True and await self._evolve_source(planned, computed[0]):
+                    plan = self._marked(plan, await self.progress(lower))
+                    planned = Binding(lower, upper, plan.ranges)
+                    computed = await self._computed(planned)
+                ready = planned, await self._completed(*computed)
         await self._mint(plan, lower, upper)
         return ready
+
+    async def _evolve_source(self, planned: Binding, computed: TickParts) -> bool:
+        """Add columns to the source for new fields of rows to bind; return True if it has changed.
+
+        Raises:
+            SourceDropped: the source was dropped. LocationError: a store failed.
+        """
+        names = candidates(list(computed.dropped), self.schema)
+        if not names:
+            return False
+        added = await new_columns(self.source, self.info, planned.ranges, names)
+        if not added.names:
+            return False
+        before = self.schema
+        try:
+            await self.controller.alter_source(self.info.name, partial(with_columns, added))
+        except NoSuchCollection as error:
+            raise self.dropped() from error
+        await self._check_there()
+        self._added += tuple(name for name in self.schema.names if name not in before.names)
+        return self.schema is not before
 
     def _land(
         self,
@@ -287,11 +333,25 @@ class Ingester(SourceShards):
         return head.left_bytes(taken)
 
     async def _compute(self, binding: Binding) -> TickParts:
+        return await self._completed(*await self._computed(binding))
+
+    async def _computed(self, binding: Binding) -> tuple[TickParts, Job, list[AddressRange]]:
+        """Return a binding's parts, its job, and its skipped ranges that end here."""
         progress = await self.progress(binding.lower)
         job, skipped = self.job_of(binding, progress), self._lost(binding, progress)
         computed = nothing_computed(len(self.outputs))
         if job.ranges:
             computed = await compute_carefully(self.engine, job, self.source)
+        return computed, job, skipped
+
+    async def _completed(
+        self, computed: TickParts, job: Job, skipped: Sequence[AddressRange]
+    ) -> TickParts:
+        """Return computed parts with a bad row for each skipped range.
+
+        Raises:
+            SourceRowsRefused: with ``strict``, rows do not fit the schema.
+        """
         if self.strict and (computed.bad or computed.dropped):
             raise rows_refused(computed)
         if skipped:
@@ -299,9 +359,13 @@ class Ingester(SourceShards):
         return computed
 
     async def _check_there(self) -> None:
-        known = (await self.controller.catalog()).sources.get(self.info.name)
+        catalog = await self.controller.catalog()
+        known = catalog.sources.get(self.info.name)
         if known is None or known.id != self.info.id:
             raise self.dropped()
+        rendition = catalog.renditions[known.rendition]
+        if rendition != self.rendition:  # It was altered.
+            self.adopt(rendition)
         self._skipped = frozenset(known.skipped)
         self._retain_ms = known.retain_ms
         self.source.pass_over(self._skipped)
@@ -340,10 +404,25 @@ class Ingester(SourceShards):
         )
         if plan is not None:
             reached = reached_before(plan, progress)
-            return plan if reached is None else Plan((), reached + 1)
+            return self._marked(plan, progress) if reached is None else Plan((), reached + 1)
         if self.final and progress.held:
             return Plan((), max(found.reached for found in progress.held) + 1)
         return Plan((), None) if self.info.time_column is None else None
+
+    def _marked(self, plan: Plan, progress: SourceProgress) -> Plan:
+        """Return a plan whose ranges name the newest schema: it decodes them, for all ingesters.
+
+        Raises:
+            SchemaEvolved: the source was altered since the catalog was read. A range of an earlier
+                schema must not replace one of a later schema: the outputs cannot go back.
+        """
+        if not self.is_altered:
+            return plan
+        newest = len(self.rendition.schemas) - 1
+        if progress.schema_id > newest:
+            raise self.altered()
+        marked = (msgspec.structs.replace(one, schema_id=newest) for one in plan.ranges)
+        return replace(plan, ranges=tuple(marked))
 
     async def _survey(self, job: SurveyJob) -> SurveyResult:
         done = await self.engine.survey(job, self.source)
@@ -355,15 +434,28 @@ class Ingester(SourceShards):
             return plan.upper
         return max(self.clock.now_us() // 1_000, lower) + 1
 
+    def schema_id_of(self, binding: Binding, progress: SourceProgress) -> int:
+        """Return the id of the schema in which the outputs get the rows of a binding."""
+        if not (self.is_altered or self.remap.machine.state.retired):
+            return 0  # There may be 100,000 ranges to look at.
+        return max([progress.schema_id, *(one.schema_id for one in binding.ranges)])
+
     def job_of(self, binding: Binding, progress: SourceProgress) -> Job:
-        """Return the job that computes a binding after this progress."""
+        """Return the job that computes a binding after this progress.
+
+        Raises:
+            SchemaEvolved: see `SourceShards.schema_of`.
+        """
+        schema_id = self.schema_id_of(binding, progress)
+        schema = self.schema_of(schema_id)
         upsert = self.info.envelope == "upsert"
         there = (r for r in (*progress.held, *binding.ranges) if not self.is_skipped(r))
         ranges = sorted((r for r in there if r.is_read), key=lambda r: (r.path, r.start))
         held = {(r.path, r.start) for r in progress.held}
         return Job(
             source=self.info,
-            schema=self.schema.encoded,
+            schema=encode_with_known(schema) if self.is_altered else schema.encoded,
+            columns=self.rendition.schemas[: schema_id + 1] if self.is_altered else (),
             lower=binding.lower,
             upper=binding.upper,
             ranges=tuple(ranges),

@@ -192,10 +192,11 @@ class _Run:
                 return
 
     def _new_columns(self, tick: Tick) -> tuple[str, ...]:
-        """Return a warning for each column in files that this run meets for the first time."""
+        """Return a message for each column in files that this run meets for the first time."""
         new = [name for name in tick.dropped if name not in self._named]
         self._named.update(new)
-        return tuple(new_column(name, self.ingester.schema.names) for name in new)
+        took = [f"the source took the new column {name!r}" for name in tick.added]
+        return (*took, *(new_column(name, self.ingester.schema.names) for name in new))
 
     def _is_due(self) -> bool:
         """Return True if an idle tick is due: the run's first tick, or one per heartbeat."""

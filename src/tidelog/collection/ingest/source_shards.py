@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -26,7 +26,6 @@ from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, RenditionInfo, Sou
 from tidelog.collection.catalog.lost import INGEST_HOLD, check_states
 from tidelog.collection.ingest.envelope import deletions_schema
 from tidelog.collection.source.binding import (
-    AddressRange,
     Binding,
     SourceProgress,
     Taken,
@@ -42,15 +41,24 @@ from tidelog.consensus.port import Consensus
 from tidelog.core.clock import Clock
 from tidelog.core.frontier import Frontier, meet
 from tidelog.core.ids import ShardId
-from tidelog.errors import DataDiffers, PartMissing, SourceDropped, TidelogError, require
+from tidelog.errors import (
+    DataDiffers,
+    PartMissing,
+    SchemaEvolved,
+    SourceDropped,
+    TidelogError,
+    UsageError,
+    require,
+)
 from tidelog.persist.format.parquet import decode_parquet, encode_parquet
 from tidelog.persist.format.part import Part
-from tidelog.persist.format.schema import TIME, ShardSchema
+from tidelog.persist.format.schema import TIME, ShardSchema, decode_schema
 from tidelog.persist.format.updates import accumulate
 from tidelog.persist.handle.appending import AppendOptions, compare_and_append
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.reader import parts_between
 from tidelog.persist.read.snapshot import require_replaced
+from tidelog.persist.states.evolution import decide_found, newest_schema
 from tidelog.persist.states.holding import HISTORY_HOLD
 from tidelog.persist.states.state import State
 from tidelog.persist.states.transition import difference
@@ -69,6 +77,7 @@ class SourceShards:
     consensus: Consensus
     clock: Clock
     schema: ShardSchema = field(init=False)
+    is_altered: bool = field(init=False)  # It has had other columns.
     outputs: list[Shard] = field(init=False)
     deletions: list[Shard] = field(init=False)
     errors: Shard = field(init=False)
@@ -76,13 +85,16 @@ class SourceShards:
     written: list[Shard] = field(init=False)  # A tick writes them in this order: errors last.
     kind: type[SourceKind] | None = field(init=False)
     checkpoints: Checkpoints = field(init=False)
-    _remap_schema: ShardSchema = field(init=False)
+    _founded: ShardSchema = field(init=False)
     _progress: tuple[int, SourceProgress] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.schema = self.rendition.data_schema
+        self.is_altered = len(self.schema.known) > 1
         history = {HISTORY_HOLD: Frontier.at(0)}
-        self.outputs = [self._shard(s, self.schema, history) for s in self.rendition.shards]
+        # An output may still have an earlier schema: its next binding decides.
+        first = None if self.is_altered else self.schema
+        self.outputs = [self._shard(s, first, history) for s in self.rendition.shards]
         self.deletions, column = [], self.info.time_column
         if column is not None:
             kept = deletions_schema(self.schema, column)
@@ -93,15 +105,19 @@ class SourceShards:
         )
         self.errors = self._shard(self.rendition.errors or "", ERRORS_SCHEMA, history)
         self.written = [*self.outputs, *self.deletions, self.errors]
-        self._remap_schema = remap_schema(self.source.range_type)
-        self.remap = self._shard(self.rendition.remap or "", self._remap_schema, {})
+        self._founded = remap_schema(self.source.range_type)
+        founded = None if self.is_altered else self._founded
+        self.remap = self._shard(self.rendition.remap or "", founded, {})
         self.kind = registered_kind(self.info.kind)
         self.checkpoints = Checkpoints(
             store=self.store,
             clock=self.clock,
             shard=self.remap.id,
-            kind=self.source.range_type,
         )
+
+    def _remap_schema(self, state: State) -> ShardSchema:
+        """Return the schema of the remap shard in one of its states."""
+        return newest_schema(state) if state.retired else self._founded
 
     @property
     def live_bytes(self) -> int:
@@ -109,7 +125,9 @@ class SourceShards:
         totals = [shard.state.totals for shard in (*self.written, self.remap)]
         return sum(one.size_bytes - one.inline_bytes for one in totals)
 
-    def _shard(self, shard_id: str, schema: ShardSchema, holds: Mapping[str, Frontier]) -> Shard:
+    def _shard(
+        self, shard_id: str, schema: ShardSchema | None, holds: Mapping[str, Frontier]
+    ) -> Shard:
         return Shard(
             id=ShardId(shard_id),
             store=self.store,
@@ -138,6 +156,58 @@ class SourceShards:
             await shard.refresh()
         self.check_alive()
         await check_states(self.written, self.remap)
+
+    def adopt(self, rendition: RenditionInfo) -> None:
+        """Continue with a newer entry of the rendition in the catalog: with other columns."""
+        self.rendition, self.schema = rendition, rendition.data_schema
+        self.is_altered = True
+        self.source.adopt(self.schema)
+        for shard in (*self.outputs, self.remap):
+            shard.schema = None
+
+    def schema_of(self, schema_id: int) -> ShardSchema:
+        """Return the schema of an id, with the ids that the outputs' parts have.
+
+        Raises:
+            SchemaEvolved: the catalog that was read last does not have it, or an output has gone on
+                to a later schema: read the newest states and the catalog.
+        """
+        later = any(len(shard.machine.state.retired) > schema_id for shard in self.outputs)
+        if not self.is_altered and not later and not schema_id:
+            return self.schema
+        schemas = self.rendition.schemas
+        if later or schema_id >= len(schemas):
+            raise self.altered()
+        known = tuple(decode_schema(one).data for one in schemas[: schema_id + 1])
+        return replace(decode_schema(schemas[schema_id]), known=known)
+
+    def altered(self) -> SchemaEvolved:
+        """Return the error for a binding of other columns than this ingester knows."""
+        return SchemaEvolved(
+            f"the source {self.info.name!r} was altered during its ingestion: ingest it again"
+        )
+
+    async def evolve(self, schema_id: int) -> None:
+        """Give each output the schema of an id; the call is idempotent.
+
+        Raises:
+            SchemaEvolved: another ingester has given an output a later one.
+            LocationError: the store failed.
+        """
+        if not self.is_altered:
+            return
+        wanted = self.schema_of(schema_id)
+        steps = [decode_schema(one) for one in self.rendition.schemas[: schema_id + 1]]
+        for shard in self.outputs:
+            await self._evolve(shard, steps)
+            shard.schema = wanted
+
+    async def _evolve(self, shard: Shard, steps: Sequence[ShardSchema]) -> None:
+        try:
+            await evolve_to(shard, steps)
+        except UsageError:
+            self.check_alive()  # A drop finishes the shards.
+            raise
 
     def check_alive(self) -> None:
         """Check that no shard is finished in its last known state: only a drop finishes a shard.
@@ -185,9 +255,10 @@ class SourceShards:
 
         A checkpoint is used only if the state still separates updates before and after it.
         """
-        state, schema = self.remap.state, self._remap_schema
+        state = self.remap.state
+        schema = self._remap_schema(state)
         parts = self.remap.snapshot_of(state, as_of).parts
-        checkpoint = await self.checkpoints.find(parts, as_of + 1)
+        checkpoint = await self.checkpoints.find(parts, schema, as_of + 1)
         if checkpoint is not None and not is_told_apart(state, checkpoint.upper):
             checkpoint = None
         if checkpoint is not None:
@@ -216,7 +287,11 @@ class SourceShards:
         The caller reads back the recorded binding in either case, and commits that one.
         """
         progress = await self.progress(lower)
-        updates = plan_updates(progress, plan.ranges, self.source.range_type, upper=upper)
+        schema = self._founded
+        if self.is_altered:
+            schema = remap_schema(self.source.range_type, altered=True)
+            await self._evolve(self.remap, [self._founded, schema])
+        updates = plan_updates(progress, plan.ranges, schema, upper=upper)
         # No ingester reads bindings below the outputs' upper, so merges may drop them (persist:
         # "bounded input reliance").
         options = AppendOptions(holds={INGEST_HOLD: Frontier.at(max(lower - 1, 0))})
@@ -234,10 +309,28 @@ class SourceShards:
         )
         state.check_readable(max(lower - 1, 0))
         parts = parts_between(state, lower - 1, reached - 1)
-        tables = await self.remap.reader.read(parts, self._remap_schema)
+        tables = await self.remap.reader.read(parts, self._remap_schema(state))
         return await self.clock.offload(
             lambda: next_binding(tables, lower, reached, self.source.range_type)
         )
+
+
+async def evolve_to(shard: Shard, schemas: Sequence[ShardSchema]) -> None:
+    """Give a shard the last of ``schemas``, one after another; a new shard begins with the first.
+
+    So an id of a schema means the same in each shard of a rendition, and handles that were opened
+    with an earlier one still read.
+
+    Raises:
+        SchemaEvolved: the shard has a later schema. LocationError: the store failed.
+    """
+    shard.schema = None
+    if not shard.state.schema:
+        await shard.machine.commit(lambda state: decide_found(state, schemas[0]))
+    while shard.state.schema_id + 1 < len(schemas):
+        number = shard.state.schema_id + 1
+        # If another ingester was first, the handle has read its change now.
+        await shard.evolve_schema(schemas[number].data, expected=number - 1)
 
 
 def is_told_apart(state: State, time: int) -> bool:
@@ -295,7 +388,6 @@ class Checkpoints:
     store: Store
     clock: Clock
     shard: str
-    kind: type[AddressRange]
     every: int = EVERY
     written: int = 0
 
@@ -307,7 +399,9 @@ class Checkpoints:
         """Return True if enough parts follow the newest checkpoint to be worth another put."""
         return _stored(parts) > self.every
 
-    async def find(self, parts: Sequence[Part], upper: int) -> Checkpoint | None:
+    async def find(
+        self, parts: Sequence[Part], schema: ShardSchema, upper: int
+    ) -> Checkpoint | None:
         """Return the newest readable checkpoint at or before ``upper``; None if parts are few.
 
         Raises:
@@ -316,19 +410,19 @@ class Checkpoints:
         if _stored(parts) <= self.every:
             return None
         for found, key, digest in reversed(await self._listed()):
-            if found <= upper and (read := await self._read(key, digest)) is not None:
+            if found <= upper and (read := await self._read(key, digest, schema)) is not None:
                 self.written = max(self.written, found)
                 return Checkpoint(found, read)
         return None
 
-    async def write(self, progress: SourceProgress, upper: int) -> None:
-        """Write a checkpoint at an upper, and delete older ones.
+    async def write(self, progress: SourceProgress, schema: ShardSchema, upper: int) -> None:
+        """Write a checkpoint at an upper, in the remap shard's schema, and delete older ones.
 
         A failure of the store is ignored, because no ingester depends on a checkpoint.
         """
         ranges = dict.fromkeys((*progress.taken.values(), *progress.held))
         body = await self.clock.offload(
-            lambda: encode_parquet(plan_updates(SourceProgress(), ranges, self.kind, upper=upper))
+            lambda: encode_parquet(plan_updates(SourceProgress(), ranges, schema, upper=upper))
         )
         key = f"{self._prefix}{upper:020d}-{xxhash.xxh3_128_hexdigest(body)}"
         with suppress(TidelogError):
@@ -341,9 +435,9 @@ class Checkpoints:
         names = [(key, name) for key in found if (name := _NAME.search(key)) is not None]
         return sorted((int(name[1]), key, name[2]) for key, name in names)
 
-    async def _read(self, key: str, digest: str) -> pa.Table | None:
+    async def _read(self, key: str, digest: str, schema: ShardSchema) -> pa.Table | None:
         """Return a checkpoint's updates; None if it is missing, damaged or of other columns."""
-        wanted = remap_schema(self.kind).updates
+        wanted = schema.updates
         try:
             data = (await self.store.get(key)).data
         except TidelogError:

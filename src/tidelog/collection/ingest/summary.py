@@ -100,6 +100,6 @@ def new_column(name: str, columns: Sequence[str]) -> str:
         )
     return (
         f"files have a column {name!r} that the source lacks: its values are dropped; to ingest "
-        "them, create another source with the column in its schema; to stop at them, ingest with "
-        "the option strict"
+        "them from now on, add the column with 'tidelog source alter'; to stop at them, ingest "
+        "with the option strict"
     )

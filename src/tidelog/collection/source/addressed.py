@@ -112,6 +112,9 @@ class AddressedSource:
     def range_type(self) -> type[AddressRange]:
         return RowRange
 
+    def adopt(self, schema: ShardSchema) -> None:
+        self.schema = schema
+
     def pass_over(self, paths: frozenset[str]) -> None:
         """Do nothing: only files can be skipped."""
 
@@ -241,6 +244,7 @@ class AddressedSource:
         return SurveyJob(
             source=self.info,
             schema=self.schema.encoded,
+            schema_id=max(0, len(self.schema.known) - 1),
             lower=lower,
             time_max=greatest_time(self.info, now_us=self.clock.now_us(), lower=lower),
             final=True,

@@ -44,6 +44,7 @@ _WIRE: Final[Mapping[type, pa.DataType]] = {
 }
 BLOCK_BYTES: Final = 1024 * 1024
 SUM_BYTES: Final = 16
+SCHEMA_ID: Final = "schema_id"
 
 
 class AddressRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +56,8 @@ class AddressRange(msgspec.Struct, frozen=True, kw_only=True):
     Units: a path is a file, a table or a partition. Addresses count within a path; the kind defines
         their unit. ``late`` counts the late messages of this path in all bindings so far. Messages
         with a time after ``time_max`` (milliseconds) are bad. ``reached`` is the greatest time of
-        the range's messages if some may be held back, and else `CLOSED`.
+        the range's messages if some may be held back, and else `CLOSED`. ``schema_id`` is the index
+        among the rendition's schemas of the one in which the messages are decoded.
     """
 
     path: str
@@ -64,6 +66,7 @@ class AddressRange(msgspec.Struct, frozen=True, kw_only=True):
     late: int = 0
     time_max: int = ANY_TIME
     reached: int = CLOSED
+    schema_id: int = 0
 
     @property
     def is_read(self) -> bool:
@@ -145,6 +148,12 @@ class SourceProgress:
     held: tuple[AddressRange, ...] = ()
 
     @property
+    def schema_id(self) -> int:
+        """Return the greatest id of a schema in which any of these ranges is decoded."""
+        found = (*self.taken.values(), *self.held)
+        return max((one.schema_id for one in found), default=0)
+
+    @property
     def needed(self) -> Taken:
         """Return the progress before which the source may delete its messages.
 
@@ -168,13 +177,21 @@ class Binding:
 
 @lru_cache(maxsize=32)
 def _columns_of(kind: type[AddressRange]) -> Mapping[str, pa.DataType]:
-    return {field.name: _WIRE[field.type] for field in msgspec.structs.fields(kind)}
+    # The last column is new in the remap shard of an altered source, and new columns come last.
+    fields = [one for one in msgspec.structs.fields(kind) if one.name != SCHEMA_ID]
+    return {**{one.name: _WIRE[one.type] for one in fields}, SCHEMA_ID: pa.int64()}
 
 
 @lru_cache(maxsize=32)
-def remap_schema(kind: type[AddressRange]) -> ShardSchema:
-    """Return the schema of a remap shard for ranges of a kind."""
-    return shard_schema(pa.schema(dict(_columns_of(kind))), key=["path", "start"])
+def remap_schema(kind: type[AddressRange], *, altered: bool = False) -> ShardSchema:
+    """Return the schema of a remap shard for ranges of a kind.
+
+    A source without an alteration has one schema, so its remap shard does not record the ids.
+    """
+    columns = dict(_columns_of(kind))
+    if not altered:
+        del columns[SCHEMA_ID]
+    return shard_schema(pa.schema(columns), key=["path", "start"])
 
 
 def next_binding(
@@ -206,9 +223,11 @@ def next_binding(
 
 
 def _ranges_in(rows: pa.Table, kind: type[R]) -> Iterator[R]:
-    names = _columns_of(kind)
+    names = [name for name in _columns_of(kind) if name in rows.column_names]
     # Convert by columns. There may be 100,000 files, and a dict per row takes twice as long.
     columns = [rows.column(name).to_pylist() for name in names]
+    if SCHEMA_ID in names:
+        columns[-1] = [found or 0 for found in columns[-1]]  # See `_stored`.
     return (kind(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True))
 
 
@@ -228,11 +247,14 @@ def progress_at(rows: pa.Table, kind: type[AddressRange], upper: int) -> SourceP
 def plan_updates(
     progress: SourceProgress,
     ranges: Iterable[AddressRange],
-    kind: type[AddressRange],
+    schema: ShardSchema,
     *,
     upper: int,
 ) -> pa.Table:
-    """Return the updates of the remap shard that record a binding which ends at ``upper``."""
+    """Return the updates of the remap shard that record a binding which ends at ``upper``.
+
+    ``schema`` is that of the remap shard.
+    """
     added = list(ranges)
     # Replace the former row of each path, unless some of its messages are held back beyond upper.
     befores = (progress.taken.get(r.path) for r in added)
@@ -246,13 +268,16 @@ def plan_updates(
             if found.path not in followed and progress.taken[found.path] == found:
                 added.append(closed(found))
     rows = [*removed, *added]
-    wanted = remap_schema(kind).updates
-    names = _columns_of(kind)
-    columns = [pa.array([getattr(r, name) for r in rows], dtype) for name, dtype in names.items()]
+    columns = [pa.array([_stored(r, f.name) for r in rows], f.type) for f in schema.data]
     times = pa.array(np.full(len(rows), upper - 1, np.int64))
     diffs = pa.array(np.repeat(np.array([-1, 1]), [len(removed), len(added)]))
-    table = pa.table([*columns, times, diffs], names=[*names, TIME, DIFF])
-    return table.select(wanted.names).cast(wanted)
+    return pa.table([*columns, times, diffs], schema=schema.updates)
+
+
+def _stored(found: AddressRange, name: str) -> object:
+    value = getattr(found, name)
+    # A row that was stored before the first alteration has a null there. It is removed as it is.
+    return None if name == SCHEMA_ID and value == 0 else value
 
 
 def closed(found: R) -> R:

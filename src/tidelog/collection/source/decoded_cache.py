@@ -38,7 +38,7 @@ class PieceProof(msgspec.Struct, frozen=True, kw_only=True):
     Shape: the piece has the records that start in ``[first, limit)``. ``sums`` are those of the
         blocks of ``[low, high)``. ``rests`` has the sum of a block's part before an offset. If the
         object's version is the proof, ``e_tag`` is that version and ``sums`` is empty. ``dropped``
-        counts values of fields that the schema lacks.
+        counts values of fields that the schema of the ``schema_id`` lacks.
     """
 
     path: str
@@ -53,6 +53,7 @@ class PieceProof(msgspec.Struct, frozen=True, kw_only=True):
     header: bytes = b""
     tail: bytes = b""
     dropped: dict[str, int] = {}
+    schema_id: int = 0
 
     def meets(self, low: int, high: int) -> bool:
         """Return True if the piece may have records that start in ``[low, high)``."""
@@ -60,7 +61,7 @@ class PieceProof(msgspec.Struct, frozen=True, kw_only=True):
 
     def fits(self, found: FileRange) -> bool:
         """Return True if the piece and a bound range have the same bytes where they overlap."""
-        if self.header != found.header:
+        if self.header != found.header or self.schema_id != found.schema_id:
             return False
         if not found.is_summed:
             return bool(self.e_tag) and self.e_tag == found.e_tag
@@ -207,7 +208,13 @@ async def _is_tail_bound(piece: DecodedPiece, file: OpenedFile, found: FileRange
 
 
 def piece_of(
-    piece: SurveyPiece, found: SurveyFacts, decoded: DecodedRows, *, end: int, tail: bytes
+    piece: SurveyPiece,
+    found: SurveyFacts,
+    decoded: DecodedRows,
+    *,
+    end: int,
+    tail: bytes,
+    schema_id: int,
 ) -> DecodedPiece:
     """Return the decoded records of a survey's piece, in the form for the cache.
 
@@ -229,6 +236,7 @@ def piece_of(
         header=found.header,
         tail=tail,
         dropped=dict(decoded.dropped),
+        schema_id=schema_id,
     )
     return DecodedPiece(proof, decoded.rows, decoded.errors)
 

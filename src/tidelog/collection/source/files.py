@@ -137,6 +137,9 @@ class FilesSource:
     def range_type(self) -> type[AddressRange]:
         return FileRange
 
+    def adopt(self, schema: ShardSchema) -> None:
+        self.schema = schema
+
     def pass_over(self, paths: frozenset[str]) -> None:
         self._skipped = paths
 
@@ -446,6 +449,7 @@ class FilesSource:
         return SurveyJob(
             source=self.info,
             schema=self.schema.encoded,
+            schema_id=max(0, len(self.schema.known) - 1),
             lower=lower,
             time_max=greatest_time(self.info, now_us=self.clock.now_us(), lower=lower),
             final=self.final,

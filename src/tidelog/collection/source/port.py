@@ -17,6 +17,7 @@ from tidelog.collection.source.binding import AddressRange, Taken
 from tidelog.collection.source.decode import ReadData
 from tidelog.collection.source.survey_facts import AnyPiece, SurveyFacts
 from tidelog.collection.source.survey_result import SurveyJob
+from tidelog.persist.format.schema import ShardSchema
 from tidelog.store.wrappers.metered import Usage
 
 
@@ -63,6 +64,10 @@ class RawSource(Protocol):
     @property
     def range_type(self) -> type[AddressRange]:
         """Return the type of its ranges: the fields are the columns of the remap shard."""
+        ...
+
+    def adopt(self, schema: ShardSchema) -> None:
+        """Plan the next ranges for these columns: the source was altered."""
         ...
 
     def pass_over(self, paths: frozenset[str]) -> None:

@@ -79,6 +79,7 @@ class SurveyJob(msgspec.Struct, frozen=True, kw_only=True):
     is_versioned: bool
     pieces: tuple[AnyPiece, ...]
     kind: type[SourceKind] | None = None
+    schema_id: int = 0
 
     @property
     def data_schema(self) -> ShardSchema:
@@ -177,7 +178,8 @@ def look_at_text(
     if keep_rows is not None and timed.decoded is not None:
         tail = b"" if piece.is_last else data[piece.high - piece.low : timed.limit]
         end = piece.low + timed.limit
-        keep_rows(piece_of(piece, surveyed, timed.decoded, end=end, tail=tail))
+        schema_id = job.schema_id
+        keep_rows(piece_of(piece, surveyed, timed.decoded, end=end, tail=tail, schema_id=schema_id))
     return surveyed
 
 

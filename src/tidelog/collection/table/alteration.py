@@ -7,7 +7,7 @@ the next one. So an id of a schema means the same in all shards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -84,7 +84,28 @@ class Alteration:
         if self.is_made_in(rendition):
             return rendition
         schema = rendition.data_schema
-        self._check(schema, table)
+        kept = dict.fromkeys(table.key, f"is in the key of the table {table.name!r}")
+        why = f"orders the rows of the table {table.name!r}, which has no key,"
+        return self.next_of(
+            rendition, f"table {table.name!r}", {**dict.fromkeys(schema.key, why), **kept}
+        )
+
+    def next_of(
+        self, rendition: RenditionInfo, owner: str, kept: Mapping[str, str]
+    ) -> RenditionInfo:
+        """Return the rendition with the next schema.
+
+        ``owner`` is the table or source in errors. ``kept`` has the columns that cannot be dropped,
+        with what each of them is.
+
+        Raises:
+            UsageError: a column to add exists or existed, or a column to drop does not exist or is
+                kept.
+        """
+        schema = rendition.data_schema
+        self._check(schema, owner, kept)
+        if not set(schema.names) - {*self.drop} | {*self.add.names}:
+            raise UsageError(f"the {owner} would have no column left: keep one")
         after = shard_schema(self._columns(schema.data), key=schema.key)
         check_successor(schema, after)
         return msgspec.structs.replace(rendition, schema=after.encoded, earlier=rendition.schemas)
@@ -92,33 +113,27 @@ class Alteration:
     def _columns(self, before: pa.Schema) -> pa.Schema:
         return pa.schema([*(one for one in before if one.name not in self.drop), *self.add])
 
-    def _check(self, schema: ShardSchema, table: TableInfo) -> None:
+    def _check(self, schema: ShardSchema, owner: str, kept: Mapping[str, str]) -> None:
         present = {name.lower() for name in schema.names}
         dropped = {name.lower() for one in schema.known for name in one.names} - present
         for name in self.add.names:
             if name.lower() in present:
-                raise UsageError(f"the table {table.name!r} has a column {name!r} already")
+                raise UsageError(f"the {owner} has a column {name!r} already")
             if name.lower() in dropped:
                 raise UsageError(
-                    f"a column {name!r} of the table {table.name!r} was dropped, and old rows may "
-                    "still have its values: choose another name"
+                    f"a column {name!r} of the {owner} was dropped, and old rows may still have "
+                    "its values: choose another name"
                 )
         for name in self.drop:
             if name not in schema.names:
                 raise UsageError(
-                    f"the table {table.name!r} has no column {name!r}; the columns are "
+                    f"the {owner} has no column {name!r}; the columns are "
                     f"{joined_names(schema.names)}"
                 )
-            if name in table.key:
+            if name in kept:
                 raise UsageError(
-                    f"the column {name!r} is in the key of the table {table.name!r}, so it stays: "
-                    "write the other columns to a new table"
-                )
-            if name in schema.key:
-                raise UsageError(
-                    f"the table {table.name!r} has no key, so its rows are in the order of the "
-                    f"columns of its creation, and {name!r} stays: write the other columns to a "
-                    "new table"
+                    f"the column {name!r} {kept[name]} and stays: write the other columns to a new "
+                    f"{owner.split(maxsplit=1)[0]}"
                 )
 
 

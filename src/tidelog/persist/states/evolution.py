@@ -75,6 +75,17 @@ def decide_evolve(
     return Decision(after, Diff(schema=new.encoded))
 
 
+def decide_found(state: State, first: ShardSchema) -> Decision[Diff, None]:
+    """Decide to give the schema ``first`` to a shard that was never written; others keep theirs.
+
+    Raises:
+        UsageError: the shard is finished.
+    """
+    if state.upper is None:
+        raise UsageError("the shard is finished, so its schema cannot change: create another shard")
+    return Decision(None) if state.schema else Decision(None, Diff(schema=first.encoded))
+
+
 def check_successor(old: ShardSchema, new: ShardSchema) -> None:
     """Check that schema ``new`` may follow ``old``; ``old`` includes the schemas before it.
 

@@ -16,6 +16,8 @@ import msgspec
 import pyarrow as pa
 
 from tidelog.collection.formats.names import match_names
+from tidelog.collection.formats.types import is_json
+from tidelog.errors import UsageError
 
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 # Strings, with the colon after those that are names, and brackets.
@@ -163,3 +165,16 @@ def _names(line: bytes) -> list[str]:
 
     json.loads(line, object_pairs_hook=pairs, parse_int=float)
     return found[-1]
+
+
+def check_json_name(field: pa.Field[Any]) -> None:
+    """Check that the parser of json lines can find a column of json text by its name.
+
+    Raises:
+        UsageError: the name has a character that the parser cannot handle.
+    """
+    if is_json(field) and UNNAMEABLE.search(field.name):
+        raise UsageError(
+            f"the column {field.name!r} cannot have the type JSON, because its name has a quote, "
+            "a backslash or a control character: give it another type with schema="
+        )
