@@ -375,6 +375,9 @@ async def test_the_same_alteration_twice_is_one() -> None:
     for _ in range(2):
         _, rendition = await lake.sources.alter("c", add="x varchar")
     assert len(rendition.schemas) == 2
+    await lake.sources.alter("c", add="y varchar")
+    _, rendition = await lake.sources.alter("c", add="x varchar")
+    assert rendition.data_schema.names == ["n", "at", "x", "y"]
 
 
 async def test_a_strict_ingester_refuses_only_columns_that_are_still_unknown() -> None:
