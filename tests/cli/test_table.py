@@ -265,7 +265,7 @@ def test_a_row_that_does_not_fit_is_named(loose: Cli, text: str, words: tuple[st
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("id,colour\n1,red\n", ("'colour'", "not a column of the table")),
+        ("id,colour\n1,red\n", ("the table has no column 'colour'", "rename or remove it")),
         ("id,id\n1,2\n", ("'id' twice", "rename or remove one")),
         ("id,item\n1,a,b\n", ("3 fields",)),
         ("id,item\nx,a\n", ("does not fit",)),
@@ -340,8 +340,10 @@ def test_rows_are_deleted_by_their_keys(keyed: Cli) -> None:
     done = keyed.done("table", "delete", "prices", "--keys", path, "--json").object
     assert (done["added"], done["removed"]) == (0, 1)
     assert rows_of(keyed, "prices") == [JAM]
+    whole = keyed.write_lines("b.jsonl", JAM)
     refused(
-        keyed("table", "delete", "prices", "--keys", keyed.write_lines("b.jsonl", JAM)), "'item'"
+        keyed("table", "delete", "prices", "--keys", whole),
+        "the key of the table has no column 'item' or 'price'; its columns are id",
     )
 
 
@@ -439,7 +441,11 @@ def test_a_retry_of_an_insert_without_keys_writes_once(loose: Cli) -> None:
     first = put(loose, "insert", "notes", TEA, more=("--token", "w:1"))
     assert put(loose, "insert", "notes", TEA, more=("--token", "w:1")) == first
     path = loose.write_lines("a.jsonl", JAM)
-    refused(loose("table", "insert", "notes", path, "--token", "w:1"), "token", status=1)
+    refused(
+        loose("table", "insert", "notes", path, "--token", "w:1"),
+        "with other rows used this token",
+        status=1,
+    )
 
     assert rows_of(loose, "notes") == [TEA]
 
@@ -576,7 +582,8 @@ def test_a_wrong_alter_is_refused(keyed: Cli, cli: Cli) -> None:
     """Each message names the option or the column, and the command changes nothing."""
     for given, words in {
         (): "--add",
-        ("--add", "w"): "'w'",
+        ("--add", "w"): "--add cannot be read at 'w'",
+        ("--add", "w money"): "--add cannot be read: ",
         ("--add", "item int"): "has a column 'item' already",
         ("--drop", "x", "--yes"): "no column 'x'; the columns are id, item, price",
         ("--drop", "id", "--yes"): "'id' is in the key",

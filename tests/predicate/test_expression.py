@@ -160,6 +160,7 @@ def test_what_is_not_one_expression_is_refused(sql: str, definite: bool) -> None
         ("carier = 'UA'", "reads 'carier', which is not a column: did you mean 'carrier'?"),
         ("odd_name = 1", "did you mean 'Odd Name'?"),
         ("zzz = 1", "not a column: the columns are 'carrier', 'delay'"),
+        ("carrier = zzz", "write a text in single quotes: 'zzz'"),
         ("rowid = 1", "not a column"),
         ("zzz.lower() = 'x'", "reads 'zzz', which is not a column"),
         ("tidelog_rows.delay > 1", "reads 'tidelog_rows', which is not a column"),

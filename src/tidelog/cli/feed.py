@@ -64,8 +64,8 @@ def row_format_of(files: Sequence[Path], given: str | None) -> str:
     formats = {_ENDINGS.get(file.suffix.lower(), "json") for file in plain}
     if given is None and len(formats) > 1:
         raise UsageError(
-            f"the files have several formats, {' and '.join(sorted(formats))}: append each format "
-            "separately, or pass --format"
+            f"the files have several formats, {' and '.join(sorted(formats))}: pass those of "
+            "one format at a time, or pass --format"
         )
     return given or next(iter(formats), "json")
 

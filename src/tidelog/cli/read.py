@@ -61,9 +61,10 @@ def read(
 ) -> None:
     """Write the rows of a collection as of a time.
 
-    Rows are in the order of their key; without a key, in the order of writing. A row that occurs
-    several times is repeated. The command reads only the columns that it needs, and skips row
-    groups in which, by their Parquet statistics, no row meets --where.
+    Rows are in the order of their key. Without a key, the rows of a source are in the order of
+    writing, and those of a table in the order of their columns. A row that occurs several times is
+    repeated. The command reads only the columns that it needs, and skips row groups in which, by
+    their Parquet statistics, no row meets --where.
 
     JSON has dates and times in ISO 8601, and bytes in base64. NaN, Infinity and decimals of more
     than 15 digits are strings. In csv, null is empty, and an empty text is "".

@@ -251,10 +251,10 @@ class RowFiles:
         return [n for n in self.wanted.names if n in given]
 
     def _unknown(self, names: Sequence[str], name: str) -> UsageError:
-        shown = ", ".join(map(repr, names[:5]))
+        shown = " or ".join(map(repr, names[:5]))
         return UsageError(
-            f"{name}: {shown} is not a column of the {self.owner}, which has "
-            f"{', '.join(self.wanted.names)}: remove it; {self.undone}"
+            f"{name}: the {self.owner} has no column {shown}; its columns are "
+            f"{', '.join(self.wanted.names)}: rename or remove it in the file; {self.undone}"
         )
 
     def _fitted(self, table: pa.Table, name: str, first: int) -> pa.Table:

@@ -62,8 +62,8 @@ def create(
         str | None,
         typer.Option(
             metavar="COLUMNS",
-            help="The columns of the key, with commas between them. A key occurs once. By "
-            "default, the table has no key.",
+            help="The columns of the key, with commas between them. No two rows have the "
+            "same key. By default, the table has no key.",
         ),
     ] = None,
     shards: Annotated[
@@ -82,8 +82,8 @@ def create(
     mode: Annotated[
         Literal["wal", "direct"],
         typer.Option(
-            help="wal: transactions write the table together with others. direct: one shard, with "
-            "times of its own, outside of transactions.",
+            help="wal: a transaction can write the table together with others. direct: the table "
+            "has one shard and times of its own, and no transaction can use it.",
         ),
     ] = "wal",
     as_json: AsJson = False,
@@ -196,8 +196,8 @@ def insert(
 ) -> None:
     """Insert rows: all of them in one commit, or none.
 
-    A column that a row lacks is null. If a row does not fit, the command names it and writes
-    nothing. If a key exists already, it names the key. Memory holds the keys, not all rows.
+    A column that a row lacks is null. If a row does not fit, or its key exists already, the
+    command writes nothing, and names the row or the key. Memory holds the keys, not all rows.
     """
     source = RowSource.of(
         files,
@@ -273,7 +273,7 @@ def merge(
     ] = None,
     when_matched: Annotated[
         Literal["update", "delete", "ignore"],
-        typer.Option(help="The action for rows of the table that match."),
+        typer.Option(help="The action for rows of the table that match a row of the files."),
     ] = "update",
     when_not_matched: Annotated[
         Literal["insert", "ignore"],
@@ -293,7 +293,7 @@ def merge(
 ) -> None:
     """Compare rows with those of a table, and update, delete or insert rows, in one commit.
 
-    As in SQL, a null matches nothing. If there are many rows, they wait in a temporary file.
+    As in SQL, a null matches nothing. Many rows are stored in a temporary file until the commit.
     """
     columns = None if on is None else split_names(on)
     source = RowSource.of(
@@ -338,8 +338,8 @@ def delete(
 ) -> None:
     """Delete the rows that meet a condition, or those of some keys, in one commit.
 
-    A key without a row is no error. The command asks first if it would delete all rows. Earlier
-    times still have the rows.
+    A key without a row is no error. The command asks first if no row would be left. Reads as of
+    earlier times still return the rows.
     """
     if (where is None) == (keys is None):
         raise UsageError("pass either --where or --keys; for all rows: --where true")
@@ -412,10 +412,10 @@ def update(
 
 @app.command("advance")
 def advance(context: typer.Context, as_json: AsJson = False) -> None:
-    """Make all tables complete up to now, without a write of rows.
+    """Make all tables complete up to now, without writing rows.
 
     A query over a table and the collection of a source reads both as of a time at which both are
-    complete. Run this before such a query if the tables are seldom written.
+    complete. If no program wrote a table lately, run this before such a query.
     """
     from tidelog.collection.formats.times import format_time
 

@@ -140,7 +140,7 @@ class RowSource:
         return RowSource(files or [], kind, csv)
 
     async def pieces(
-        self, schema: ShardSchema, *, needed: Sequence[str] = ()
+        self, schema: ShardSchema, *, needed: Sequence[str] = (), owner: str = "table"
     ) -> AsyncGenerator[pa.Table, None]:
         """Read rows as they arrive; columns not ``needed`` and not in the key may be absent.
 
@@ -157,7 +157,7 @@ class RowSource:
             optional=frozenset(schema.names) - {*schema.key, *needed},
             csv=self.csv,
             required=schema.key,
-            owner="table",
+            owner=owner,
             undone="nothing was written",
         )
         async with aclosing(reader.tables(self.files, self.format)) as tables:
@@ -178,6 +178,6 @@ class RowSource:
 
         columns = pa.schema([schema.data.field(name) for name in schema.key])
         key = ShardSchema(columns, len(schema.key))
-        async with aclosing(self.pieces(key)) as pieces:
+        async with aclosing(self.pieces(key, owner="key of the table")) as pieces:
             found = [piece async for piece in pieces]
         return pa.concat_tables(found) if found else columns.empty_table()

@@ -272,7 +272,7 @@ class _Check:
             if hint
             else f"the columns are {', '.join(map(repr, self.schema.names)) or 'none'}"
         )
-        if not hint and f'"{name}"' in self.sql:
+        if not hint:  # Shells remove single quotes, and double quotes are those of names.
             text = name.replace("'", "''")
             advice += f"; write a text in single quotes: '{text}'"
         raise self.refusal(f"reads {name!r}, which is not a column: {advice}")

@@ -154,7 +154,7 @@ def test_a_named_writer_commits_each_number_once() -> None:
     assert (again, same) == (AppendResult(ALREADY, Frontier.at(1)), state)
     with pytest.raises(DataDiffers):
         decide_next(state, command("a", number=5, named=True, value=8))
-    with pytest.raises(OutcomeUnknown, match="newer commit"):
+    with pytest.raises(OutcomeUnknown, match="committed a greater number"):
         decide_next(state, command("a", number=4, named=True))
     assert decide_next(state, command("a", number=6, named=True)).result.verdict is COMMITTED
 

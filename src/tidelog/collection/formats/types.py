@@ -75,15 +75,17 @@ def sql_type(dtype: pa.DataType) -> str:
     )
 
 
-def parse_schema(text: str) -> pa.Schema:
+def parse_schema(text: str, *, what: str = "schema") -> pa.Schema:
     """Parse a schema such as ``flight int, day date``, in DuckDB's types.
+
+    ``what`` is the argument that errors name.
 
     Raises:
         UsageError: the text is not such a list of columns.
     """
     import duckdb  # Imported on demand, because it takes 50 ms to load.
 
-    split = _split_columns(text)
+    split = _split_columns(text, what)
     columns = ", ".join(f"{name} {kind}" for name, kind in split)
     with duck() as connection:
         try:
@@ -92,7 +94,7 @@ def parse_schema(text: str) -> pa.Schema:
         except duckdb.Error as error:
             why = str(error).splitlines()[0]
             raise UsageError(
-                f"schema= cannot be read: {why}; write it as 'flight int, day date'"
+                f"{what}= cannot be read: {why}; write it as 'flight int, day date'"
             ) from error
         finally:
             connection.execute("DROP TABLE IF EXISTS given")
@@ -105,7 +107,7 @@ def parse_schema(text: str) -> pa.Schema:
     )
 
 
-def _split_columns(text: str) -> list[tuple[str, str]]:
+def _split_columns(text: str, what: str) -> list[tuple[str, str]]:
     """Split ``name type, name type`` at the commas outside of brackets and of double quotes.
 
     Return quoted names.
@@ -124,7 +126,7 @@ def _split_columns(text: str) -> list[tuple[str, str]]:
         found = _COLUMN.fullmatch(item)
         if found is None:
             raise UsageError(
-                f"schema= cannot be read at {item.strip()!r}: write names and types, such as "
+                f"{what}= cannot be read at {item.strip()!r}: write names and types, such as "
                 "'flight int, day date'"
             )
         name = found.group(1)

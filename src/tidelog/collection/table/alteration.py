@@ -38,7 +38,7 @@ class Alteration:
             UsageError: an argument is invalid, or there is no column to add or to drop.
         """
         if isinstance(add, str):
-            add = parse_schema(add)
+            add = parse_schema(add, what="add")
         added = pa.schema([]) if add is None else add
         check_kind(added, pa.Schema, "add= must be a pyarrow.Schema or a text 'name type, ...'")
         dropped = [check_name_of_column(name, "drop") for name in check_names(drop, "drop")]

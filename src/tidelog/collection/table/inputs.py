@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidelog.core.arguments import quoted
 from tidelog.errors import UsageError
 from tidelog.persist.format.foreign_rows import (
     check_index,
@@ -55,6 +56,8 @@ def keys_of(keys: object, schema: ShardSchema) -> pa.Table:
         raise UsageError("the table has no key: delete with where=, or create a table with a key")
     if len(schema.key) == 1 and _are_values(keys):
         keys = pa.table([column_of(schema.key[0], _listed(keys), schema.data, 0)], schema.key)
+    if len(schema.key) == 1 and isinstance(keys, str | bytes | int | float):
+        raise UsageError(f"keys must be a list, such as [{quoted(keys)}], not one value")
     return table_of(keys, key_schema(schema))
 
 

@@ -221,8 +221,8 @@ def check_newest(state: State, schema: bytes) -> None:
 
 def evolved(why: str, state: State) -> SchemaEvolved:
     return SchemaEvolved(
-        f"the shard's schema has evolved since this handle was opened ({why}): open the shard "
-        "without a schema, or with the newest one",
+        f"the schema has evolved since this handle was opened ({why}): open the table or "
+        "collection again, or the shard without a schema or with the newest one",
         schema_id=state.schema_id,
     )
 

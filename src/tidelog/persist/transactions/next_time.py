@@ -150,7 +150,8 @@ def named_result(state: TransactionState, token: Token) -> AppendResult | None:
         return None
     if number < last.number:
         raise OutcomeUnknown(
-            "the writer has made a newer commit since: read the rows to find out",
+            "the writer has committed a greater number, so it is unknown whether this write took "
+            "effect: read the rows to find out, and give new writes greater numbers",
             writer=writer,
             number=number,
             newest=last.number,
