@@ -586,7 +586,7 @@ def test_a_wrong_alter_is_refused(keyed: Cli, cli: Cli) -> None:
         ("--add", "w money"): "--add cannot be read: ",
         ("--add", "item int"): "has a column 'item' already",
         ("--drop", "x", "--yes"): "no column 'x'; the columns are id, item, price",
-        ("--drop", "id", "--yes"): "'id' is in the key",
+        ("--drop", "id", "--yes"): "'id' cannot be dropped, because it is in the key",
     }.items():
         refused(cli("table", "alter", "prices", *given), words)
     assert "item" in cli.done("table", "describe", "prices").out

@@ -159,8 +159,16 @@ async def test_a_column_with_values_needs_an_argument() -> None:
         ("k", {"drop": [3]}, "drop= must be names of columns"),
         ("k", {"drop": ["v", "v"]}, "drop= names the column 'v' twice"),
         ("k", {"drop": ["w"]}, "no column 'w'; the columns are id, v"),
-        ("k", {"drop": ["id"]}, "'id' is in the key of the table 'k'"),
-        ("l", {"drop": ["v"]}, "'v' orders the rows of the table 'l', which has no key"),
+        (
+            "k",
+            {"drop": ["id"]},
+            "'id' cannot be dropped, because it is in the key of the table 'k'",
+        ),
+        (
+            "l",
+            {"drop": ["v"]},
+            "'v' cannot be dropped, because it orders the rows of the table 'l', which has no key",
+        ),
         ("k", {"add": "w double", "discard_values": 1}, "discard_values"),
     ],
 )

@@ -64,9 +64,9 @@ def alter_source(
 ) -> None:
     """Add columns to a source and its collection, and drop columns of them.
 
-    New columns come last. They have values in data that appear from now on, and are null in the
-    rows that exist. A running ingester goes on with them. The command asks first if a column to
-    drop has a value at a readable time. A dropped name cannot be used again.
+    New columns come last. They have values in rows that are ingested from now on, and are null in
+    the rows that exist. A running ingester takes them without a restart. The command asks first if
+    a column to drop has a value at a readable time. A dropped name cannot be used again.
     """
 
     async def work(location: Location, columns: str | None, discard_values: bool) -> list[str]:

@@ -181,7 +181,8 @@ def status(
 ) -> None:
     """Show the progress of a source.
 
-    The status has the input left, the counts of late and bad rows, and the result of the last run.
+    The status shows the input that is left, the counts of late and bad rows, and the result of the
+    last run.
     """
     from tidelog.collection.ingest.status import source_status
 

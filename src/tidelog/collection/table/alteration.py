@@ -85,7 +85,7 @@ class Alteration:
             return rendition
         schema = rendition.data_schema
         kept = dict.fromkeys(table.key, f"is in the key of the table {table.name!r}")
-        why = f"orders the rows of the table {table.name!r}, which has no key,"
+        why = f"orders the rows of the table {table.name!r}, which has no key"
         return self.next_of(
             rendition, f"table {table.name!r}", {**dict.fromkeys(schema.key, why), **kept}
         )
@@ -132,8 +132,8 @@ class Alteration:
                 )
             if name in kept:
                 raise UsageError(
-                    f"the column {name!r} {kept[name]} and stays: write the other columns to a new "
-                    f"{owner.split(maxsplit=1)[0]}"
+                    f"the column {name!r} cannot be dropped, because it {kept[name]}: write the "
+                    f"other columns to a new {owner.split(maxsplit=1)[0]}"
                 )
 
 
