@@ -10,6 +10,7 @@ Shape: an Arrow table, batch or reader; an object with ``__arrow_c_stream__`` or
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeGuard, cast
@@ -316,15 +317,16 @@ def with_wide_decimals(piece: pa.Table, place: int, wanted: pa.DataType) -> pa.T
 
     Arrow casts integers only to a type that holds the largest integer.
     """
-    name, given = piece.column_names[place], piece.schema.field(place).type
-    if not (pa.types.is_integer(given) and pa.types.is_decimal(wanted)):
+    field = piece.schema.field(place)
+    if not (pa.types.is_integer(field.type) and pa.types.is_decimal(wanted)):
         return piece
-    return piece.set_column(place, name, piece.column(place).cast(pa.decimal128(38, 0)))
+    return piece.set_column(place, field.name, piece.column(place).cast(pa.decimal128(38, 0)))
 
 
 def check_known(names: Sequence[object], schema: pa.Schema) -> None:
     """Check that all columns belong to the table, and occur once."""
-    unknown = [name for name in names if name not in schema.names]
+    known = set(schema.names)
+    unknown = [name for name in names if name not in known]
     if unknown:
         reserved = [name for name in unknown if name in (TIME, DIFF)]
         more = f"; remove {' and '.join(map(str, reserved))}" if reserved else ""
@@ -332,8 +334,8 @@ def check_known(names: Sequence[object], schema: pa.Schema) -> None:
             f"the rows have unknown columns: {_named(unknown)}; the columns are "
             f"{joined_names(schema.names)}{more}"
         )
-    twice = [name for name in schema.names if list(names).count(name) > 1]
-    if twice:
+    if len(set(names)) < len(names):
+        twice = [name for name, count in Counter(names).items() if count > 1]
         raise UsageError(f"the rows have the column {twice[0]!r} twice: rename or remove one")
 
 

@@ -246,8 +246,12 @@ def fitted(table: pa.Table, names: Iterable[str], schema: pa.Schema) -> pa.Table
     there = set(table.column_names)
     if there.issuperset(wanted):
         return table.select(wanted)
-    for name in wanted:
-        if name not in there:
-            nulls = pa.nulls(table.num_rows, schema.field(name).type)
-            table = table.append_column(schema.field(name), nulls)
-    return table.select(wanted)
+    columns = {
+        name: table.column(name)
+        if name in there
+        else pa.nulls(table.num_rows, schema.field(name).type)
+        for name in wanted
+    }
+    own = table.schema
+    fields = [own.field(name) if name in there else schema.field(name) for name in wanted]
+    return pa.table(columns, schema=pa.schema(fields))

@@ -232,10 +232,11 @@ def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
             hold.
     """
     names = table.column_names
-    missing = [n for n in wanted.names if n not in names]
+    there = set(names)
+    missing = [n for n in wanted.names if n not in there]
     if missing:
         raise UsageError(f"a column is missing: {', '.join(missing)}")
-    twice = [n for n in wanted.names if names.count(n) > 1] if len(set(names)) < len(names) else []
+    twice = [n for n in wanted.names if names.count(n) > 1] if len(there) < len(names) else []
     if twice:
         raise UsageError(f"a column occurs twice: {', '.join(twice)}: remove one of them")
     table = table.select(wanted.names)

@@ -81,7 +81,8 @@ class OpenPart:
         updates = self.schema.updates
         own = self.schema.of_part(self.part.schema_id).updates
         # A table without columns has no row count, so decode one column.
-        there = [name for name in names if name in own.names] or [DIFF]
+        stored = set(own.names)
+        there = [name for name in names if name in stored] or [DIFF]
         schema = pa.schema([own.field(name) for name in there])
         if isinstance(self.source, pa.Table):
             some = self.source if groups else self.source.slice(0, 0)
