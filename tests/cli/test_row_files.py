@@ -6,6 +6,8 @@ import bz2
 import datetime
 import io
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -267,3 +269,37 @@ def test_a_file_of_another_format_names_it(
     (tmp_path / name).write_bytes(data)
 
     refused(prices("table", "insert", "prices", tmp_path / name), words, "nothing was written")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+@pytest.mark.parametrize(
+    ("ending", "data", "words"),
+    [
+        ("json", b'{"id": 1}\n', ""),
+        ("csv", b"id\n1\n", ""),
+        ("json", b'{"id": "x"}\n', "does not fit"),
+        ("csv", b"id\nx\n", "does not fit"),
+    ],
+)
+def test_a_file_name_may_have_bytes_that_are_not_utf8(
+    prices: Cli, tmp_path: Path, ending: str, data: bytes, words: str
+) -> None:
+    """Linux allows such names, and Python shows their bytes as lone surrogates."""
+    path = tmp_path / os.fsdecode(b"pr\xe9s." + ending.encode())
+    path.write_bytes(data)
+    said = prices("table", "insert", "prices", path)
+
+    if words:
+        refused(said, f"pr?s.{ending}", words, "nothing was written")
+    assert len(rows_of(prices)) == (0 if words else 1)
+
+
+def test_rows_of_many_columns_fit_by_their_names(tmp_path: Path, cli: Cli) -> None:
+    """The file has half of the columns, in another order; the others are null."""
+    names = [f"c{number}" for number in range(400)]
+    cli.done("table", "create", "wide", "--schema", ", ".join(f"{name} bigint" for name in names))
+    rows = pa.table({name: [number] for number, name in [*enumerate(names)][::-2]})
+    cli.done("table", "insert", "wide", saved(tmp_path, rows, "parquet"))
+
+    (found,) = rows_of(cli, "wide")
+    assert found == {name: number if number % 2 else None for number, name in enumerate(names)}

@@ -68,6 +68,7 @@ def test_a_query_comes_from_standard_input_and_goes_to_a_file(shop: Cli, tmp_pat
         ("SELECT * FROM read_csv('x.csv')", "opens no file"),
         ("SELECT (", "invalid"),
         ("", "query is empty"),
+        ("SELECT '\udcff'", "not UTF-8"),
         ("SELECT INTERVAL '1 month' AS x", "no format has a form for the column 'x'"),
         ("SELECT MAP {'a': 1} AS x", "no format has a form for the column 'x'"),
     ],

@@ -61,6 +61,8 @@ def test_a_schema_is_names_and_types() -> None:
         "a map(int, int)",
         "a interval",
         "a enum('x')",
+        '"a\0b" int',
+        'a struct("x\0y" int)',
     ],
 )
 def test_what_is_no_schema_is_refused(text: str) -> None:

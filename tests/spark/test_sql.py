@@ -208,6 +208,7 @@ def test_the_names_of_a_query_follow_the_scopes_of_its_ctes(
     ("query", "text"),
     [
         ("SELECT (", "the query is invalid: Syntax error at or near end of input"),
+        ("SELECT '\udcff'", "not UTF-8"),
         ("SELECT 1; SELECT 2", "pass one query"),
         ("SELECT nope FROM orders", "the query is invalid: .*`nope` cannot be resolved"),
         ("SELECT nofun(id) FROM orders", "the query is invalid: Cannot resolve routine `nofun`"),

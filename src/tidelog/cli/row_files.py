@@ -11,6 +11,7 @@ import os
 import stat
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass, field
@@ -68,7 +69,7 @@ class RowFiles:
         """
         for path in files or (Path("-"),):
             is_stdin = str(path) == "-"
-            name, first = STDIN if is_stdin else str(path), 0
+            name, first = STDIN if is_stdin else _shown(path), 0
             with self._named(name), ExitStack() as stack:
                 descriptor = sys.stdin.fileno() if is_stdin else stack.enter_context(opened(path))
                 spooled = stack.enter_context(tempfile.TemporaryFile())
@@ -234,21 +235,22 @@ class RowFiles:
         Raises:
             UsageError: a column is missing, unknown or repeated.
         """
-        missing = [n for n in self.wanted.names if n not in given and n not in self.optional]
+        there, known = set(given), set(self.wanted.names)
+        missing = [n for n in self.wanted.names if n not in there and n not in self.optional]
         if missing:
             raise UsageError(
                 f"{name}: missing column {', '.join(map(repr, missing))}: the file's columns are "
                 f"{', '.join(given)}; {self.undone}"
             )
-        unknown = [n for n in given if n not in self.wanted.names]
+        unknown = [n for n in given if n not in known]
         if unknown:
             raise self._unknown(unknown, name)
-        twice = [n for place, n in enumerate(given) if n in given[:place]]
-        if twice:
+        if len(there) < len(given):
+            twice = [n for n, count in Counter(given).items() if count > 1]
             raise UsageError(
                 f"{name} has the column {twice[0]!r} twice: rename or remove one; {self.undone}"
             )
-        return [n for n in self.wanted.names if n in given]
+        return [n for n in self.wanted.names if n in there]
 
     def _unknown(self, names: Sequence[str], name: str) -> UsageError:
         shown = " or ".join(map(repr, names[:5]))
@@ -283,6 +285,11 @@ class RowFiles:
         except (pa.ArrowException, UnicodeDecodeError, OSError, CorruptionError) as error:
             reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             raise UsageError(f"{name} cannot be read: {reason}; {self.undone}") from error
+
+
+def _shown(path: Path) -> str:
+    """Return the name of a file as text; a byte that is not UTF-8 becomes a question mark."""
+    return os.fsencode(path).decode(errors="replace").replace("\ufffd", "?")
 
 
 async def _pieces(

@@ -90,6 +90,7 @@ async def answer(
         AsOfBeforeSince, AsOfNotComplete: a collection is not readable at the time.
         CorruptionError, LocationError: the read of a collection fails.
     """
+    check_unicode(query)
     patience = checked_patience(wait, timeout_us)
     run = _Run(collections.clock)
     try:
@@ -103,6 +104,21 @@ async def answer(
         yield SqlAnswer(schema=reader.schema, as_of=time, later=later, batches=run.batches(reader))
     finally:
         await run.close()
+
+
+def check_unicode(query: str) -> None:
+    """Refuse a query with a lone surrogate: a shell passes bytes that are not UTF-8 as such.
+
+    Raises:
+        UsageError: the query has one.
+    """
+    try:
+        query.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            "the query has a lone surrogate, or bytes that are not UTF-8: write it in UTF-8",
+            place=error.start,
+        ) from error
 
 
 class SqlEngine(Protocol):

@@ -25,7 +25,14 @@ from pyspark.sql import SparkSession
 from tidelog.collection.collections import Collections
 from tidelog.collection.following import checked_patience
 from tidelog.collection.formats.times import When
-from tidelog.collection.sql import SqlAnswer, TablesUsed, answer, common_time, opened_tables
+from tidelog.collection.sql import (
+    SqlAnswer,
+    TablesUsed,
+    answer,
+    check_unicode,
+    common_time,
+    opened_tables,
+)
 from tidelog.core.clock import Clock
 from tidelog.errors import CorruptionError, LocationError, TidelogError, UsageError
 from tidelog.persist.read.selection import ALL_ROWS
@@ -78,6 +85,7 @@ async def answer_on_spark(
     Raises:
         LocationError: Spark or the store failed. All errors of `answer`.
     """
+    check_unicode(query)
     patience, clock = checked_patience(wait, timeout_us), collections.clock
     own = await clock.offload(partial(_own_session, spark))
     found = await _called(own, partial(names_of, own, query), clock)

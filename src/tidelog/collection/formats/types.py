@@ -114,6 +114,9 @@ def _split_columns(text: str, what: str) -> list[tuple[str, str]]:
 
     Users need not quote a name that SQL requires quotes for, such as ``at``.
     """
+    if "\0" in text:
+        # DuckDB and Arrow would end the name there.
+        raise UsageError("schema= contains a zero byte: remove it", schema=text)
     items, depth, start, is_quoted = [], 0, 0, False
     for place, sign in enumerate(text + ","):
         is_quoted ^= sign == '"'
