@@ -6,6 +6,7 @@ import csv
 import errno
 import io
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -438,3 +439,22 @@ def test_a_read_waits_for_its_time_at_most_as_long_as_the_user_says(
         plain = rows.run("--location", rows.location, *command, later)
         refused(plain, "is complete up to 1970-01-01T00:00:09Z", "ingest more")
         assert rows.done(*command, "9000", "--wait", "--json").out.count("\n") == 9
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the device and the limit are of Linux")
+@pytest.mark.parametrize("format", ["json", "csv", "parquet", "arrow"])
+@pytest.mark.parametrize("is_device", [True, False], ids=["device", "file"])
+def test_a_full_disk_is_reported_when_the_last_bytes_are_written(
+    rows: Cli, tmp_path: Path, format: str, is_device: bool
+) -> None:
+    """Few rows wait in memory until the file is closed. An incomplete file is deleted."""
+    path = Path("/dev/full") if is_device else tmp_path / "found"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        said = rows("read", "rows", "--format", format, "-o", path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    assert (said.status, "cannot be written" in said.complaint) == (1, True)
+    assert [*tmp_path.glob("*found*")] == []

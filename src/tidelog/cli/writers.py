@@ -294,7 +294,7 @@ def _whole_file(path: Path) -> Iterator[_File]:
         # A device or a pipe cannot be replaced, so it is written directly.
         with _told(path):
             file = path.open("wb")
-        with file:
+        with _closed(file, path):
             yield _File(file, path)
         return
     path = Path(os.path.realpath(path))  # Replace the target of a symbolic link, not the link.
@@ -302,15 +302,23 @@ def _whole_file(path: Path) -> Iterator[_File]:
     try:
         with _told(path):
             file = beside.open("wb")
-        with file:
+        with _closed(file, path):
             yield _File(file, path)
-            with _told(path):
-                file.flush()
         with _told(path):
             beside.replace(path)
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def _closed(file: IO[bytes], path: Path) -> Iterator[None]:
+    """Close a file at the end; the last bytes are written then."""
+    try:
+        yield
+    finally:
+        with _told(path):
+            file.close()
 
 
 @contextmanager
