@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
@@ -33,6 +32,7 @@ from tidelog.collection.formats.packed.text import TORN_MEMBER
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import decode_range
 from tidelog.collection.table.inputs import fitting
+from tidelog.core.temporary import temporary_file, temporary_files
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.format.foreign_rows import check_index
 from tidelog.persist.format.schema import ShardSchema
@@ -72,7 +72,7 @@ class RowFiles:
             name, first = STDIN if is_stdin else _shown(path), 0
             with self._named(name), ExitStack() as stack:
                 descriptor = sys.stdin.fileno() if is_stdin else stack.enter_context(opened(path))
-                spooled = stack.enter_context(tempfile.TemporaryFile())
+                spooled = stack.enter_context(temporary_file())
                 codec = codec_of(name)
                 if format in ("json", "csv"):
                     pieces = _pieces(descriptor, codec, spooled)
@@ -328,8 +328,10 @@ async def _seekable(descriptor: int, spooled: IO[bytes]) -> IO[bytes]:
         return os.fdopen(os.dup(descriptor), "rb")
     async with aclosing(chunks_of(descriptor)) as chunks:
         async for chunk in chunks:
-            spooled.write(chunk)
-    spooled.seek(0)
+            with temporary_files():
+                spooled.write(chunk)
+    with temporary_files():
+        spooled.seek(0)
     return spooled
 
 

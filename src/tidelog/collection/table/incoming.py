@@ -7,7 +7,6 @@ a write by key replaces. A merge that must choose among its rows keeps them in a
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from tidelog.collection.table.staging import (
 )
 from tidelog.collection.table.writes import TableWriter
 from tidelog.core.clock import Clock
+from tidelog.core.temporary import temporary_file
 from tidelog.persist.format.inputs import arrow_table, check_rows
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.states.state import Token
@@ -85,7 +85,7 @@ class IncomingRows:
             if len(begun) > 1 and rule.is_upsert(schema):
                 return await self._put_staged(_all(begun, pieces), UPSERT)
             if len(begun) > 1:
-                with tempfile.TemporaryFile() as file:
+                with temporary_file() as file:
                     columns = {*rule.columns, *schema.key}
                     rest = _all(begun, pieces)
                     spool = await spooled(file, rest, schema, columns, self._clock)

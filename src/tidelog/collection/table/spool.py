@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidelog.core.clock import Clock
+from tidelog.core.temporary import temporary_files
 from tidelog.persist.format.part import copied_columns, int64_array
 from tidelog.persist.format.schema import DIFF, ShardSchema
 
@@ -56,8 +57,16 @@ async def spooled(
     """Write pieces of rows into a file; keep some of their columns in memory, too."""
     names = [name for name in schema.names if name in columns]
     known = [schema.data.empty_table().select(names)]
-    with pa.ipc.new_stream(cast("Any", file), schema.data) as stream:
-        async for piece in pieces:
-            await clock.offload(partial(stream.write_table, piece, SPOOL_ROWS))
-            known.append(copied_columns(piece, names))
+    stream = pa.ipc.new_stream(cast("Any", file), schema.data)
+    async for piece in pieces:
+        await clock.offload(partial(_written, stream, piece))
+        known.append(copied_columns(piece, names))
+    with temporary_files():
+        stream.close()
+        file.flush()
     return Spool(file, pa.concat_tables(known))
+
+
+def _written(stream: pa.RecordBatchStreamWriter, piece: pa.Table) -> None:
+    with temporary_files():
+        stream.write_table(piece, SPOOL_ROWS)

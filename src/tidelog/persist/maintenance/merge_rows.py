@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from tidelog.core.clock import Clock, run_all
 from tidelog.core.grouping import groups_by_size
+from tidelog.core.temporary import temporary_files
 from tidelog.errors import CorruptionError
 from tidelog.persist.format.bounds import (
     can_sort,
@@ -185,7 +186,8 @@ class RowMerger:
 
         def write() -> None:
             options = pa.ipc.IpcWriteOptions(compression="lz4")
-            with pa.ipc.new_file(str(path), self.schema.updates, options=options) as sink:
+            new = pa.ipc.new_file
+            with temporary_files(), new(str(path), self.schema.updates, options=options) as sink:
                 sink.write_table(table, max_chunksize=BATCH_ROWS)
 
         await self.reader.clock.offload(write)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog.core.clock import Clock, run_all
+from tidelog.core.temporary import temporary_files
 from tidelog.errors import CorruptionError, ObjectNotFound
 from tidelog.persist.format.bounds import OPEN, Box, Interval, box_of_group, overlaps, scalar_of
 from tidelog.persist.format.part import Part, at_commit, check_bytes, decode_part, missing_part
@@ -190,7 +191,7 @@ class PartOpener:
 
 
 def _in_file(data: bytes) -> pa.Buffer:
-    with tempfile.NamedTemporaryFile(prefix="tidelog-part-") as file:
+    with temporary_files(), tempfile.NamedTemporaryFile(prefix="tidelog-part-") as file:
         file.write(data)
         file.flush()
         # The mapping stays valid after the file is deleted.

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.core.clock import run_all
+from tidelog.core.temporary import temporary_files
 from tidelog.persist.format.bounds import Box, scalar_of
 from tidelog.persist.format.duck import bounded_duck, quoted, sums_told
 from tidelog.persist.format.parquet import encode_parquet
@@ -93,9 +94,11 @@ class SpilledRows:
 
         def write() -> None:
             if part.inline is None:
-                path.write_bytes(data)
+                found = data
             else:
-                path.write_bytes(encode_parquet(decode_part(part, data, self.opener.schema)))
+                found = encode_parquet(decode_part(part, data, self.opener.schema))
+            with temporary_files():
+                path.write_bytes(found)
 
         await self.opener.clock.offload(write)
         return str(path)
@@ -113,7 +116,7 @@ class SpilledRows:
             use_threads=False,
         )
         files: list[Path] = []
-        with ExitStack() as stack:
+        with temporary_files(), ExitStack() as stack:
             sinks: list[pa.ipc.RecordBatchFileWriter] = []
             for batch in scanner.to_batches():
                 table = pa.Table.from_batches([batch]).cast(self._made)
