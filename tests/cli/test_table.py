@@ -443,7 +443,7 @@ def test_a_retry_of_an_insert_without_keys_writes_once(loose: Cli) -> None:
     path = loose.write_lines("a.jsonl", JAM)
     refused(
         loose("table", "insert", "notes", path, "--token", "w:1"),
-        "with other rows used this token",
+        "with other rows used the token",
         status=1,
     )
 

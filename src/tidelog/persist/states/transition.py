@@ -282,7 +282,7 @@ def check_same_interval(
 def reused(token: Token, lower: Frontier, upper: Frontier) -> DataDiffers:
     """Return the error for a write whose token belongs to a stored write of other updates."""
     return DataDiffers(
-        "an earlier write with other rows used this token, and nothing was written: pass a new "
+        "an earlier write with other rows used the token, and nothing was written: pass a new "
         "token for each write",
         token=token,
         lower=lower,
