@@ -14,7 +14,7 @@ from functools import partial
 import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, RenditionInfo, TableInfo
-from tidelog.collection.catalog.lost import check_states
+from tidelog.collection.catalog.lost import check_new, check_states
 from tidelog.collection.following import checked_patience, follow, until_complete
 from tidelog.collection.formats.times import When, format_time, is_now, parse_time
 from tidelog.collection.formats.types import sql_type_of
@@ -139,6 +139,8 @@ class Collection:
         if self.schema.known:
             # The outputs of an altered source get its schema with their next rows.
             self._complete = [self._altered(shard) for shard in known]
+        if self.table is not None and self.upper == Frontier.at(0):
+            await check_new(self.shards[0])
         if self.rendition.remap is not None and self.upper == Frontier.at(0):
             remap = self._shard(self.rendition.remap, None)  # Only its state is read, not its rows.
             await remap.refresh()

@@ -298,6 +298,7 @@ class Table(Collection):
         """
         await self._check_listed()
         if self.info.mode == DIRECT:
+            await self.refresh()  # Raises an error if the state is lost.
             await self.writer.insert({})  # The first write creates the shard.
             return
         schemas = self.rendition.schemas
@@ -469,6 +470,7 @@ class Tables:
         for _ in range(ALTERATIONS_MAX):
             table = await self.open(name)
             with suppress(SchemaEvolved):  # Another process has listed a further alteration.
+                await table.writer.refresh()
                 await table.finish()
                 if not table.writer.state.upper:
                     await table.writer.insert({})
@@ -505,7 +507,11 @@ class Tables:
         if not tables:
             raise UsageError("the location has no table yet: create one first")
         direct = [name for name, info in tables.items() if info.mode == DIRECT]
-        writers = [(await self.open(name)).writer for name in direct]
+        writers: builtins.list[Transactions] = []
+        for name in direct:
+            table = await self.open(name)
+            await table.refresh()  # Raises an error if the state is lost: a write would replace it.
+            writers.append(table.writer)
         if len(direct) < len(tables):
             writers.append(self.transactions)
         done = await run_all([partial(one.insert, {}) for one in writers], at_once=AT_ONCE)

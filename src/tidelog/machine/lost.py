@@ -17,6 +17,11 @@ async def was_written(store: Store, prefix: str) -> bool:
     return await first_entry(store, f"{prefix}/", after=after) is not None
 
 
+async def has_parts(store: Store, prefix: str) -> bool:
+    """Return True if a part exists; see `was_written`."""
+    return await first_entry(store, f"{prefix}/part/") is not None
+
+
 def state_lost(key: str) -> CorruptionError:
     """Return the error for a state that is missing although other objects of its key exist."""
     return CorruptionError(

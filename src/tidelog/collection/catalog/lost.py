@@ -13,7 +13,7 @@ from typing import Final
 
 from tidelog.consensus.port import Consensus
 from tidelog.core.frontier import Frontier
-from tidelog.machine.lost import state_lost, state_set_back
+from tidelog.machine.lost import has_parts, state_lost, state_set_back
 from tidelog.persist.handle.shard import Shard
 
 INGEST_HOLD: Final = "ingest"  # In the remap shard, it is behind the uppers of all outputs.
@@ -70,6 +70,18 @@ async def check_states(written: Sequence[Shard], remap: Shard) -> None:
         await shard.refresh()
         if _is_behind(shard, held, is_written=n <= last):
             raise state_lost(shard.id) if _is_empty(shard) else state_set_back(shard.id)
+
+
+async def check_new(shard: Shard) -> None:
+    """Check that the shard of a direct table is new; its parts are written after its state.
+
+    Raises:
+        CorruptionError: its state is lost. LocationError: the store failed.
+    """
+    if not await has_parts(shard.store, f"shard/{shard.id}"):
+        return
+    if not (await shard.refresh()).schema:  # Another process may have created it concurrently.
+        raise state_lost(shard.id)
 
 
 def _is_behind(shard: Shard, held: int, *, is_written: bool) -> bool:

@@ -37,6 +37,7 @@ from tidelog.persist.states.evolution import newest_schema
 from tidelog.persist.states.registration import with_steps
 from tidelog.persist.states.state import Registration, State
 from tidelog.persist.transactions.applying import steps_of
+from tidelog.persist.transactions.lost import check_has_commits
 from tidelog.persist.transactions.port import TransactionsHandle
 from tidelog.persist.transactions.state import TransactionState
 from tidelog.persist.transactions.transition import table_of
@@ -235,6 +236,7 @@ class TableReader:
         is_known = handle.state.registered == registered and self._is_covered(known, shard)
         if fresh or not is_known:
             await handle.refresh()
+            check_has_commits(known, shard, handle.state)
         own = handle.state.upper or 0
         ahead = [step.upper for step in steps if step.upper > own]
         self._covered[shard] = _Covered(known.upper, own, ahead[0] if ahead else None)

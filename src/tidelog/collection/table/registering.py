@@ -17,6 +17,7 @@ from tidelog.core.clock import backoff_us
 from tidelog.errors import ContentionError, ShardRegistered
 from tidelog.persist.format.schema import decode_schema
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.transactions.lost import check_is_known
 from tidelog.persist.transactions.transactions import Transactions
 
 TRIES_MAX: Final = 20
@@ -56,6 +57,7 @@ async def settle_shard(
 async def _evolve(transactions: Transactions, shard: Shard, schemas: Sequence[bytes]) -> None:
     """End the registration of a shard, and give it the schemas that it lacks."""
     if shard.state.registered.name:
+        await check_is_known(transactions, shard)
         await transactions.forget(shard.id)
     # A writer with an old handle may register the shard between these requests.
     with suppress(ShardRegistered):

@@ -24,6 +24,7 @@ from tidelog.persist.states.evolution import served_schema
 from tidelog.persist.states.registration import with_steps
 from tidelog.persist.states.state import Diff, State, apply_diff
 from tidelog.persist.transactions.applying import all_steps, last_step, steps_of, upper_of
+from tidelog.persist.transactions.lost import check_has_commits, check_is_known
 from tidelog.persist.transactions.port import TransactionsHandle
 from tidelog.persist.transactions.state import TransactionState
 from tidelog.persist.transactions.transition import table_of
@@ -107,6 +108,9 @@ async def complete_states(transactions: TransactionsHandle, shards: Sequence[Sha
     steps = [all_steps(state, transactions.name, shard.id) for shard in shards]
     found = await run_all([shard.refresh for shard in shards], at_once=SHARDS_AT_ONCE)
     await _check_not_set_back(transactions, state, found)
+    for shard in shards:
+        check_has_commits(state, shard.id, shard.state)
+        await check_is_known(transactions, shard)
     stepped = [with_steps(one, some) for one, some in zip(found, steps, strict=True)]
     return [_unwritten(state, *one) for one in zip(shards, stepped, strict=True)]
 

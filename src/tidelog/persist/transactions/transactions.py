@@ -25,7 +25,7 @@ from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock, run_all
 from tidelog.core.frontier import TIME_MAX, Frontier, check_time
-from tidelog.core.ids import NamedKind, ShardId, check_name, name_of, named_id
+from tidelog.core.ids import TABLES, NamedKind, ShardId, check_name, name_of, named_id
 from tidelog.errors import (
     ContentionError,
     PartsSwept,
@@ -54,6 +54,7 @@ from tidelog.persist.transactions.applier import (
 )
 from tidelog.persist.transactions.applying import is_due, shards_of
 from tidelog.persist.transactions.begun import Transaction
+from tidelog.persist.transactions.lost import check_has_commits, check_is_known
 from tidelog.persist.transactions.next_time import decide_drop_writer, joined
 from tidelog.persist.transactions.state import TransactionState
 from tidelog.persist.transactions.transition import (
@@ -157,6 +158,9 @@ class Transactions:
                 shard=shard.id,
             )
         await shard.refresh()
+        if self.name == TABLES:
+            check_has_commits(self.state, shard.id, shard.state)
+            await check_is_known(self, shard)
         schema = shard.state.schema or shard.written_schema().encoded
         own = self.shard(shard.id)
         # First the shard, then the transactions: as soon as a transaction can write the shard, no
