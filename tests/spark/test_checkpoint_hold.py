@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import tidelog
 from kit.clocks import SwiftClock
 from kit.spark_queries import run_available
-from tidelog.errors import LocationError, StoreRefused
+from tidelog.errors import LocationError, StoreRefused, UsageError
 from tidelog.location import open_location
 from tidelog.persist.states.state import Hold, HoldKind
 from tidelog.spark import checkpoint_hold
@@ -260,3 +260,33 @@ def test_spark_without_a_hold_reports_the_lost_times(place: str, streamed: Any) 
 
     with pytest.raises(PySparkException, match=r"TIDELOG_AS_OF_BEFORE_SINCE.*new checkpoint"):
         streamed(checkpointHold="none")
+
+
+def test_spark_restarts_with_the_start_of_the_first_run(place: str, streamed: Any) -> None:
+    """The checkpoint goes on after the option ``since``, whose time retention removes later."""
+    insert(place, 1)
+    streamed(since=str(BASE))
+    insert(place, 2)
+    compact(place)
+    streamed(since=str(BASE))
+    compact(place)
+    insert(place, 3)
+    with tidelog.connect(place) as lake, pytest.raises(UsageError, match="is readable since"):
+        lake.collection("t").snapshot(BASE)
+
+    assert streamed(since=str(BASE)) == [(1, 1, 1), (2, 1, 2), (3, 1, 3)]
+
+
+def test_spark_follows_a_table_from_now(spark: SparkSession, place: str, streamed: Any) -> None:
+    """A stream may start at the newest complete time. A read of the changes after it is refused."""
+    with tidelog.connect(place) as lake:
+        lake.tables.drop("t")
+        lake.tables.create("t", "a bigint", mode="direct").insert([{"a": 1}])
+    reader = spark.read.format("tidelog").option("kind", "changes").option("location", place)
+    with pytest.raises(PySparkException, match="no time after since= is complete yet"):
+        reader.option("since", "now").load("t").collect()
+    streamed(since="now")
+    with tidelog.connect(place) as lake:
+        lake.table("t").insert([{"a": 2}])
+
+    assert [row[1:] for row in streamed(since="now")] == [(1, 2)]

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+from dataclasses import replace
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -30,8 +31,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tidelog.collection.formats.times import is_now
 from tidelog.core.arguments import joined_names
-from tidelog.errors import UsageError
+from tidelog.errors import AsOfBeforeSince, UsageError
 from tidelog.spark.keyed.options import (
     check_keyed_for_batch,
     check_keyed_for_stream,
@@ -46,6 +48,7 @@ from tidelog.spark.log_options import check_for_stream as check_log_for_stream
 from tidelog.spark.log_options import read_log_settings
 from tidelog.spark.log_source import LOG_SCHEMA, LogPin, LogReader, choose_log_pin
 from tidelog.spark.options import (
+    ReadSettings,
     check_for_batch,
     check_for_stream,
     read_kind,
@@ -114,6 +117,7 @@ class TidelogDataSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self._pin: PinnedRead | LogPin | KeyedPin | None = None
+        self._refused: UsageError | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -141,8 +145,26 @@ class TidelogDataSource(DataSource):
         if kind == "log":
             self._pin = asyncio.run(choose_log_pin(read_log_settings(self.options, os.environ)))
             return LOG_SCHEMA
-        pin = self._pin = asyncio.run(choose_pin(read_settings(self.options, os.environ)))
+        pin = self._pin = self._pinned_collection(read_settings(self.options, os.environ))
         return spark_schema(pin.shown)
+
+    def _pinned_collection(self, settings: ReadSettings) -> PinnedRead:
+        """Choose the contents of a collection, or the changes between two times.
+
+        Spark asks for the schema before it tells streams from reads. A stream may start now. A
+        stream that continues has the start of its checkpoint, although the time of its option
+        ``since`` may be given up. So only a read raises the error of such a time, in `reader`.
+        """
+        self._refused = None
+        try:
+            return asyncio.run(choose_pin(settings))
+        except UsageError as error:
+            if settings.since is None or not (
+                isinstance(error, AsOfBeforeSince) or is_now(settings.since)
+            ):
+                raise
+            self._refused = error
+            return asyncio.run(choose_pin(replace(settings, since=None, hold_ms=None)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with told_as_spark_tells():
@@ -155,6 +177,8 @@ class TidelogDataSource(DataSource):
                 raise UsageError(LOG_SCHEMA_IS_ITS_OWN if is_log else ITS_OWN_SCHEMA)
             if isinstance(self._pin, PinnedRead):
                 check_for_batch(read_settings(self.options, os.environ))
+                if self._refused is not None:
+                    raise self._refused
                 return TidelogReader(self._pin, schema)
             if isinstance(self._pin, LogPin):
                 check_log_for_batch(read_log_settings(self.options, os.environ))
