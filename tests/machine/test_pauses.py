@@ -91,3 +91,29 @@ def test_a_machine_alone_never_pauses() -> None:
     [done] = run(partial(commits_of_each, consensus, 1, 2.0), 1)
 
     assert done >= 950  # Each 64th commit also writes a rollup, and deletes older records.
+
+
+async def waits_after_a_stall(stall_s: float) -> list[float]:
+    """Return the seconds of each commit of a machine that lost a race and then won a slow one."""
+    place, consensus, loop = Place(), SlowConsensus(2_000), asyncio.get_running_loop()
+    winner, loser = (place.machine(consensus=consensus, clock=SimClock(name)) for name in "wl")
+    await winner.commit(say("a"))
+    await loser.commit(say("b"))  # Its first try loses, because it does not know the first record.
+    consensus.half_s = stall_s / 2
+    await loser.commit(say("c"))
+    consensus.half_s = 0.001
+
+    found: list[float] = []
+    for _ in range(8):
+        begin = loop.time()
+        await loser.commit(say("d"))
+        found.append(loop.time() - begin)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stall_does_not_prolong_the_next_commits(seed: int) -> None:
+    """A store that stalled for minutes, or a laptop that slept, costs its own time and no more."""
+    waits = run(partial(waits_after_a_stall, 600.0), seed)
+
+    assert max(waits) < 1.1

@@ -226,7 +226,9 @@ class Machine(Generic[S, D]):
         """
         if self._yields:
             self._yields -= 1
-            rest_us = int(_YIELD_TRIES * try_us * self.clock.uniform())
+            # A try may take minutes, if the process sleeps or the store stalls.
+            most_us = min(_PAUSE_MAX_US, _YIELD_TRIES * try_us)
+            rest_us = int(most_us * self.clock.uniform())
             self._not_before_us = self.clock.monotonic_us() + rest_us
 
     async def _yield(self) -> None:
