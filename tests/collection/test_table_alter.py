@@ -539,6 +539,27 @@ async def _let_others_run(_op: str, _key: str) -> None:
     await asyncio.sleep(0)
 
 
+async def test_a_write_goes_on_if_a_slow_process_ends_registrations_again() -> None:
+    """The process began to finish the alteration before the others, and takes its steps later."""
+    store = MemoryStore()
+    lake, *_ = await lake_with(store)
+    table = await lake.tables.alter("k", add="w double")
+    slow = (await lake_of(store)).table_transactions
+    left = 3
+
+    async def write() -> int:
+        nonlocal left
+        if left:
+            left -= 1
+            await slow.forget(table.shards[left % 2].id)
+        view = await table.reader.view(table.reader.shards, fresh=True)
+        return view.upper
+
+    assert await table.registered(write) > 0
+    assert left == 0
+    assert await is_settled(lake, table)
+
+
 async def test_writers_of_old_handles_cannot_undo_an_alteration() -> None:
     """Many of them write all the time, and each gets its row in, or a typed error."""
     store = MemoryStore()

@@ -68,6 +68,7 @@ from tidelog.store.port import Store
 T = TypeVar("T")
 AT_ONCE: Final = 8
 ALTERATIONS_MAX: Final = 20
+FINISHES_MAX: Final = 4
 
 
 def table_transactions(
@@ -281,11 +282,13 @@ class Table(Collection):
             NoSuchCollection: the table was dropped. SchemaEvolved: it was altered. All errors of
                 the call.
         """
-        try:
-            return await call()
-        except (NotRegistered, SchemaEvolved):
-            await self.finish()
-            return await call()
+        for _ in range(FINISHES_MAX):
+            try:
+                return await call()
+            except (NotRegistered, SchemaEvolved):
+                # A slow process may still end registrations for an alteration that is finished.
+                await self.finish()
+        return await call()
 
     async def finish(self) -> None:
         """Finish a creation or an alteration: register the shards with the table's columns.
