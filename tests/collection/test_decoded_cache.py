@@ -173,6 +173,20 @@ def test_a_record_that_ends_in_a_changed_piece_is_decoded_again() -> None:
     assert any("y" in row["v"] for one in done for row in one.rows.to_pylist())
 
 
+def test_rows_of_other_columns_are_not_used() -> None:
+    """The bytes are the bound ones, but another schema decodes them after an alteration."""
+    lake = TimedFile([line(n, "xyz") for n in range(20)])
+
+    async def read() -> None:
+        [found] = await lake.bound()
+        pieces = lake.rows.find(found.path, 0, 10**9)
+        assert any(piece.proof.fits(found) for piece in pieces)
+        later = msgspec.structs.replace(found, schema_id=1)
+        assert not any(piece.proof.fits(later) for piece in pieces)
+
+    asyncio.run(read())
+
+
 def test_a_version_proves_nothing_of_another() -> None:
     """A range of a replaced object raises SourceRewritten, although its rows are in memory."""
     lake = TimedFile([line(n, "xyz") for n in range(20)], is_versioned=True)
