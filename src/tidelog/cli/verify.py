@@ -107,12 +107,12 @@ def verify(
     enough). With Spark, each task has a log of its own. Ctrl-C ends the run early, with its report;
     on Spark, without one. Exit status: 1 if a check fails; the log is then kept.
     """
-    from tidelog.verify.run import Settings
+    from tidelog.verify.run import Settings, new_seed
 
     if seconds is not None and days is not None:
         raise UsageError("--seconds and --days exclude each other: pass one")
     settings = Settings(
-        seed=_new_seed() if seed is None else seed,
+        seed=new_seed() if seed is None else seed,
         seconds=days * 86_400 if days is not None else SECONDS if seconds is None else seconds,
         writers=writers,
         readers=readers,
@@ -233,12 +233,6 @@ def _lag_text(found: Figures) -> str:
     if median_us is None or most_us is None:
         return "nothing read yet"
     return f"{median_us / 1e3:.1f} ms at the median, {most_us / 1e3:.1f} ms at p99"
-
-
-def _new_seed() -> int:
-    from tidelog.core.clock import SystemClock
-
-    return int(SystemClock().unique()[:8], 16)
 
 
 def demo(

@@ -13,7 +13,7 @@ from tidelog.collection.formats.lines import CsvDialect
 from tidelog.collection.formats.names import spelled_once
 from tidelog.collection.formats.times import check_time_type
 from tidelog.collection.formats.types import parse_schema
-from tidelog.collection.source.decode import csv_line, one_line
+from tidelog.collection.source.decode import record_lines
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.files_head import refuse_own_location
 from tidelog.collection.source.infer import (
@@ -142,8 +142,8 @@ async def _columns_of(
     is_csv = spec.read_as == "csv"
     if given is not None and not is_csv:
         return CsvDialect(), given
-    line_of = csv_line if is_csv else one_line
-    sample = b"".join(line + b"\n" for body in await kind.sample() if (line := line_of(body)))
+    lines = record_lines(await kind.sample(), spec.read_as)
+    sample = b"".join(line + b"\n" for line in lines if line)
     if is_csv and sample:
         said = msgspec.structs.replace(spec.csv, header=False, multiline=False)
         try:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.blocking.portal import Portal
 from tidelog.core.arguments import check_whole
-from tidelog.core.clock import SystemClock
 from tidelog.errors import TidelogError, UsageError
 from tidelog.location import open_location
 from tidelog.location.location import writer_name
@@ -25,7 +24,7 @@ from tidelog.spark.reach import check_once
 from tidelog.spark.ship import ship
 from tidelog.spark.tasks import tasks_of
 from tidelog.spark.worker import use_one_core
-from tidelog.verify.run import Report, Settings, Verification
+from tidelog.verify.run import Report, Settings, Verification, new_seed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +56,7 @@ def verify(
         check_whole(tasks, "tasks")
         if not 1 <= tasks <= TASKS_MAX:
             raise UsageError(f"tasks must be from 1 to {TASKS_MAX:,}", given=tasks)
-    first = settings or Settings(seed=int(SystemClock().unique()[:8], 16))
+    first = settings or Settings(seed=new_seed())
     with closing(Portal()) as portal:  # A notebook's own loop is already running.
         return portal.run(_verify(spark, location_url, first, tasks=tasks, keep=keep))
 

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from tidelog.core.clock import Clock, backoff_us
+from tidelog.core.clock import Clock, SystemClock, backoff_us
 from tidelog.errors import (
     ContentionError,
     CorruptionError,
@@ -61,6 +61,11 @@ BEHIND_US: Final = 60_000_000
 LOOK_US: Final = 50_000
 RETRIES_MAX: Final = 60
 ALL: Final = Keep(share_max=1)
+
+
+def new_seed() -> int:
+    """Return a random seed, for logs that no other run uses."""
+    return int(SystemClock().unique()[:8], 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

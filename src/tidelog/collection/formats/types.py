@@ -116,7 +116,7 @@ def _split_columns(text: str, what: str) -> list[tuple[str, str]]:
     """
     if "\0" in text:
         # DuckDB and Arrow would end the name there.
-        raise UsageError("schema= contains a zero byte: remove it", schema=text)
+        raise UsageError(f"{what}= contains a zero byte: remove it", given=text)
     items, depth, start, is_quoted = [], 0, 0, False
     for place, sign in enumerate(text + ","):
         is_quoted ^= sign == '"'

@@ -24,7 +24,7 @@ from tidelog.collection.formats.json.texts import check_json_name
 from tidelog.collection.formats.parquet import read_footer
 from tidelog.collection.formats.types import plain_type, without_maps
 from tidelog.collection.source.binding import AddressRange, FileRange
-from tidelog.collection.source.decode import ReadData, csv_line, one_line
+from tidelog.collection.source.decode import ReadData, record_lines
 from tidelog.collection.source.infer import sample_schema
 from tidelog.collection.source.kind import BODY, ROWS
 from tidelog.collection.source.port import RawSource
@@ -95,9 +95,8 @@ def _is_usable(field: pa.Field[Any]) -> bool:
 def _text_of(data: ReadData, found: AddressRange, info: SourceInfo) -> bytes:
     """Return the records of a range as lines of text."""
     if isinstance(data, pa.Table):
-        line_of = csv_line if info.format == "csv" else one_line
         bodies = data.column(BODY).cast(pa.binary()).to_pylist()
-        return b"".join(line + b"\n" for body in bodies if body and (line := line_of(body)))
+        return b"".join(line + b"\n" for line in record_lines(bodies, info.format) if line)
     if not isinstance(data, bytes):
         return b""
     if info.format == ARRAY_FORMAT and isinstance(found, FileRange) and found.header:

@@ -225,16 +225,14 @@ class Ingester(SourceShards):
         # Read the progress before the commit. This read fails if other ingesters are ahead, and a
         # failure after the commit would lose the counts of this tick.
         progress = await self.progress(lower)
+        if self.is_altered:
+            await self.evolve(self.schema_id_of(binding, progress))
         if not binding.ranges and not progress.held:
-            if self.is_altered:
-                await self.evolve(self.schema_id_of(binding, progress))
             done = await self._commit(binding, nothing_computed(len(self.outputs)))
             self._progress = binding.upper, progress
             return Tick(lower, binding.upper, won=done.won, exhausted=exhausted)
         if ready is None or ready[0] != binding:
             ready = binding, await self._compute(binding)
-        if self.is_altered:
-            await self.evolve(self.schema_id_of(binding, progress))
         commits = await self._commit(binding, ready[1])
         tick, after = self._land(head, binding, progress, ready[1], commits)
         if after is not None:

@@ -194,8 +194,6 @@ class SourceShards:
             SchemaEvolved: another ingester has given an output a later one.
             LocationError: the store failed.
         """
-        if not self.is_altered:
-            return
         wanted = self.schema_of(schema_id)
         steps = [decode_schema(one) for one in self.rendition.schemas[: schema_id + 1]]
         for shard in self.outputs:

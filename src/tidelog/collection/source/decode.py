@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -384,8 +384,7 @@ def decode_rows(
     """Decode the rows of a range; see `decode_range`."""
     if format != ROWS:
         bodies = rows.column(BODY).cast(pa.binary()).to_pylist()
-        one_record = one_line if format == "json" else csv_line
-        lines = [None if body is None else one_record(body) for body in bodies]
+        lines = record_lines(bodies, format)
         addresses = rows.column(OFFSET).to_numpy()
         misfits = [
             Misfit(address, _no_record(body, format), shown(body or b""))
@@ -457,6 +456,12 @@ def _with_addresses(table: pa.Table, name: str, starts: Int64s, addresses: Int64
     rows = np.searchsorted(starts, places, side="right") - 1
     at = table.schema.get_field_index(name)
     return table.set_column(at, table.schema.field(at), pa.array(addresses[rows], pa.int64()))
+
+
+def record_lines(bodies: Iterable[bytes | None], format: str) -> list[bytes | None]:
+    """Return each record of json or csv as a line without its end; None if it is not one line."""
+    line_of = one_line if format == "json" else csv_line
+    return [None if body is None else line_of(body) for body in bodies]
 
 
 def csv_line(body: bytes) -> bytes | None:
