@@ -7,7 +7,6 @@ import datetime as dt
 import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,13 @@ import pytest
 from collection.test_source_alter import body, lake_on, put, rows_of, shelf_lake
 from kit.shelf_kind import Shelf, empty_shelves
 from kit.sources import ingested, lake_of, reopened, run_once, table_of
-from kit.stores import copy_of, dying
+from kit.stores import deaths
 from tidelog.collection.formats.csv.guess import CsvOptions
 from tidelog.collection.ingest import evolving
-from tidelog.errors import LocationError, SourceRowsRefused, UsageError
+from tidelog.errors import SourceRowsRefused, UsageError
 from tidelog.location import Location
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.testing import RecordedStore
 
 
 @pytest.fixture(autouse=True)
@@ -210,17 +208,13 @@ async def test_a_death_at_any_request_loses_no_row_and_no_value(happened: bool) 
     async def ingest_all(store: Store) -> None:
         await run_once(await (await lake_on(store)).sources.ingester("c", bytes_max=20))
 
-    counted = RecordedStore(copy_of(start))
-    await ingest_all(counted)
-    for number, record in enumerate(counted.records):
-        store = copy_of(start)
-        with suppress(LocationError):  # The last requests write a report, which may fail.
-            await ingest_all(dying(store, number, happened=happened))
-        print(f"after a death at {record}")
+    count = 0
+    async for store in deaths(start, ingest_all, happened=happened, reports=True):
+        count += 1
         await ingest_all(store)
         lake = await lake_on(store)
         assert await rows_of(lake) == filled(4, list(await columns_of(lake)))
-    assert len(counted.records) > 40
+    assert count > 40
     assert len(Shelf.rows["a"]) == 4
 
 
