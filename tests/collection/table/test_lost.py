@@ -115,7 +115,7 @@ async def test_a_lost_state_of_a_direct_table_is_reported(act: Act) -> None:
 
 @pytest.mark.parametrize("act", [read, delete])
 async def test_a_shard_that_was_set_back_is_reported(act: Act) -> None:
-    """The transactions have forgotten the newest commit, since it was applied, and the shard lost it."""
+    """The transactions have applied and forgotten the newest commit, and the shard lost it."""
     store = MemoryStore()
     lake = await lake_of(store, OneThread())
     table = await lake.tables.create("t", SCHEMA, key=["a"])
