@@ -20,6 +20,7 @@ from kit.sources import ingested, lake_of, reopened, run_once, table_of
 from kit.stores import deaths
 from tidelog.collection.formats.csv.guess import CsvOptions
 from tidelog.collection.ingest import evolving
+from tidelog.collection.ingest.summary import NAMED_MAX, column_warnings
 from tidelog.errors import SourceRowsRefused, UsageError
 from tidelog.location import Location
 from tidelog.store.memory import MemoryStore
@@ -104,6 +105,53 @@ async def test_files_with_more_columns_add_them(format: str, tmp_path: Path) -> 
     )
 
 
+async def test_fields_that_few_rows_have_become_columns(tmp_path: Path) -> None:
+    """Else a tick with many kinds of events would lose all their fields, for good."""
+    lake = await lake_of(tmp_path, evolve=True)
+    rows = [{f"k{n}_{j}": n for j in range(3)} for n in range(40)]
+    every = [{"n": n, "at": n, "all": n, **row} for n, row in enumerate(rows)]
+    lines(tmp_path / "in" / "1.jsonl", *every)
+    assert (await ingested(tmp_path)).dropped == {}
+    found = (await table_of(lake)).drop_columns(["_diff"])
+    assert found.column_names == ["n", "at", "all", *(name for row in rows for name in row)]
+    filled = [{name: x for name, x in row.items() if x is not None} for row in found.to_pylist()]
+    assert sorted(filled, key=lambda row: row["n"]) == every
+
+
+@pytest.mark.parametrize(
+    "odd", [{"a\0b": 1}, json.loads("[" * 600 + "]" * 600)], ids=["nul", "deep"]
+)
+async def test_a_field_without_a_type_costs_the_others_nothing(odd: Any, tmp_path: Path) -> None:
+    """A value that no column can have is dropped alone."""
+    lake = await lake_of(tmp_path, evolve=True)
+    more = {f"x{n}": n for n in range(5)}
+    lines(tmp_path / "in" / "1.jsonl", {"n": 1, "at": 1, "a": 2, "odd": odd, **more})
+    assert (await ingested(tmp_path)).dropped == {"odd": 1}
+    assert await rows_of(lake) == Counter([(1, 1, 2, *range(5))])
+
+
+async def test_a_name_with_a_dot_is_within_a_column_only_if_that_one_has_fields(
+    tmp_path: Path,
+) -> None:
+    """A flattened export has such names."""
+    lake = await lake_of(tmp_path, evolve=True, schema="n bigint, s struct(a bigint)")
+    lines(tmp_path / "in" / "1.jsonl", {"n": 1, "n.unit": "m", "s": {"a": 1, "b": 2}})
+    assert (await ingested(tmp_path)).dropped == {"s.b": 1}
+    (row,) = (await table_of(lake)).drop_columns(["_diff"]).to_pylist()
+    assert row == {"n": 1, "s": {"a": 1}, "n.unit": "m"}
+
+
+async def test_the_values_of_all_csv_files_of_a_tick_decide_a_type(tmp_path: Path) -> None:
+    """As at the creation of a source, where the first file alone decides nothing."""
+    lake = await lake_of(tmp_path, format="csv", evolve=True)
+    for number, text in enumerate(["1,,", "0.5,,7", "2,a,8"]):
+        (tmp_path / "in" / f"{number}.csv").write_text(f"n,at,x,y,z\n{number},0,{text}\n")
+    (tmp_path / "in" / "3.csv").write_text("n,at\n3,0\n")
+    assert (await ingested(tmp_path)).bad == 0
+    found = await columns_of(lake)
+    assert [found[name] for name in "xyz"] == ["DOUBLE", "VARCHAR", "BIGINT"]
+
+
 async def test_names_that_cannot_be_columns_are_dropped_and_counted(tmp_path: Path) -> None:
     """None of them stops the source, or makes a row bad."""
     lake = await lake_of(tmp_path, evolve=True, schema="n bigint, s struct(a bigint)")
@@ -119,6 +167,43 @@ async def test_names_that_cannot_be_columns_are_dropped_and_counted(tmp_path: Pa
     summary = await ingested(tmp_path)
     assert summary.rows == 1
     assert [name.lower() for name in await columns_of(lake)] == ["n", "s", "x", "null"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("N", "the source has 'n', which differs only in case"),
+        ("s.b", "the type of the column 's' lacks: its values are dropped; to ingest them, create"),
+        ("was", "was dropped from the source: its values are dropped; to ingest them again"),
+        ("_time", "no column can have this name: its values are dropped; to ingest them, rename"),
+        ("new", "the source lacks: its values are dropped; to ingest them from now on, add the"),
+    ],
+)
+async def test_a_warning_about_dropped_values_has_a_remedy_that_works(
+    name: str, said: str, tmp_path: Path
+) -> None:
+    """An alteration of the source could not add some of these fields."""
+    lake = await lake_of(tmp_path, schema="n bigint, s struct(a bigint), was bigint")
+    _, rendition = await lake.sources.alter("c", drop=["was"])
+    (text,) = column_warnings([], [name], rendition.data_schema)
+    assert f"{name!r}" in text
+    assert said in text
+
+
+async def test_a_run_names_a_few_of_very_many_columns(tmp_path: Path) -> None:
+    """The others are counted, so that the output of a run stays readable."""
+    lake = await lake_of(tmp_path, evolve=True)
+    more = {f"c{n}": n for n in range(1_100)}
+    lines(tmp_path / "in" / "1.jsonl", {"n": 1, "at": 1, **more})
+    said: list[str] = []
+    summary = await lake.sources.ingest("c", on_tick=lambda one: said.extend(one.warnings))
+    assert (summary.rows, len(summary.dropped)) == (1, 102)
+    assert said[0] == "the source took the new column 'c0'"
+    assert said[NAMED_MAX].startswith("990 more new columns were taken: ")
+    assert said[-1].startswith("94 more columns of files are dropped: ")
+    assert len(said) == 2 * (NAMED_MAX + 1)
+    first = {*sorted(more)[:998]}
+    assert list(await columns_of(lake)) == ["n", "at", *(name for name in more if name in first)]
 
 
 async def test_a_value_that_does_not_fit_later_is_a_bad_row(tmp_path: Path) -> None:

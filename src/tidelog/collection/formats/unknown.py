@@ -50,7 +50,7 @@ def count_unknown(chunk: bytes, wire: pa.Schema, dropped: dict[str, int]) -> Non
         for prefix, objects, dtype in _objects(plain, row, ""):
             counted = connection.execute(
                 f"SELECT name, count(*) FROM (SELECT unnest(json_keys(v)) AS name FROM ({objects}))"
-                " GROUP BY name"
+                " GROUP BY name ORDER BY name"
             ).fetchall()
             known = {field.name for field in dtype}
             for name, count in counted:

@@ -8,9 +8,11 @@ Source: decision 31.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any, Final, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -46,11 +48,21 @@ def candidates(names: Sequence[str], schema: ShardSchema) -> list[str]:
     ever = {name.casefold() for one in (*schema.known, schema.data) for name in one.names}
     found: dict[str, str] = {}
     for name in names:
-        is_within = any(name.startswith(f"{column}.") for column in schema.names)
-        is_usable = _is_usable(pa.field(name, pa.string()))
-        if is_usable and not is_within and name.casefold() not in ever:
+        is_within = column_around(name, schema) is not None
+        if name.casefold() not in ever and not is_within and is_name_of_column(name):
             found.setdefault(name.casefold(), name)
     return list(found.values())[: max(0, COLUMNS_MAX - len(schema.names))]
+
+
+def column_around(name: str, schema: ShardSchema) -> str | None:
+    """Return the column that has the field ``name``, a path with dots, within it, or None."""
+    nested = (one.name for one in schema.data if pa.types.is_nested(one.type))
+    return next((one for one in nested if name.startswith(f"{one}.")), None)
+
+
+def is_name_of_column(name: str) -> bool:
+    """Return True if a column can have a name."""
+    return _is_usable(pa.field(name, pa.string()))
 
 
 async def new_columns(
@@ -64,32 +76,160 @@ async def new_columns(
         SourceRewritten, GoneError: the data were changed, or no longer exist.
         LocationError: the source's store failed.
     """
-    found: dict[str, pa.Field[Any]] = {}
-    samples: list[bytes] = []
+    sample = _sample_of(info, names)
     for one in ranges:
-        if {*names} <= {*found} or sum(map(len, samples)) > SAMPLE_BYTES:
+        if sample.is_full:
             break
         share, data = await source.read(one, anew=True)
-        if info.format in ("json", ARRAY_FORMAT):
-            samples.append(_lines_with(_text_of(data, share, info), names))
-            continue
         with suppress(CorruptionError):  # The file is a bad row.
-            for field in _columns_in(data, share, info, names):
-                found.setdefault(field.name, field)
-    if sample := b"".join(samples):
-        with suppress(UsageError):  # The names look like data.
-            found.update((field.name, field) for field in sample_schema(sample))
-    fields = (field for field in found.values() if field.name in names)
-    return pa.schema([field for field in fields if _is_usable(field)])
+            sample.add(data, share)
+    wanted = (one for one in sample.columns() if one.name in names)
+    return pa.schema([one for one in wanted if _is_usable(one)])
 
 
-def _is_usable(field: pa.Field[Any]) -> bool:
+class _Sample(Protocol):
+    """The first values of some fields, from which their types are inferred."""
+
+    @property
+    def is_full(self) -> bool:
+        """Return True if more data would not change the columns."""
+        ...
+
+    def add(self, data: ReadData, found: AddressRange) -> None:
+        """Add the data of a range.
+
+        Raises:
+            CorruptionError: the data are not of the format.
+        """
+        ...
+
+    def columns(self) -> Iterable[pa.Field[Any]]: ...
+
+
+def _sample_of(info: SourceInfo, names: Sequence[str]) -> _Sample:
+    if info.format in ("json", ARRAY_FORMAT):
+        return _JsonSample(info, frozenset(names))
+    return _CsvSample(info, names) if info.format == "csv" else _TypedSample(info, frozenset(names))
+
+
+@dataclass(slots=True)
+class _JsonSample:
+    """The values of fields of json, as their texts, in the order in which the fields appear."""
+
+    info: SourceInfo
+    names: frozenset[str]
+    size_bytes: int = 0
+    values: dict[str, list[msgspec.Raw]] = field(default_factory=dict)
+
+    @property
+    def is_full(self) -> bool:
+        return self.size_bytes > SAMPLE_BYTES
+
+    def add(self, data: ReadData, found: AddressRange) -> None:
+        for line in _text_of(data, found, self.info).split(b"\n"):
+            try:
+                fields = _FIELDS.decode(line)
+            except (msgspec.MsgspecError, RecursionError):
+                continue
+            for name, value in fields.items():
+                text = bytes(value).strip()
+                if name in self.names and text != b"null":
+                    self.values.setdefault(name, []).append(msgspec.Raw(text))
+                    self.size_bytes += len(text)
+            if self.is_full:
+                break
+
+    def columns(self) -> Iterable[pa.Field[Any]]:
+        # In a sample of fields that few rows have, the names look like data. So each sample has
+        # fields with about equally many values, and its lines have almost all of them.
+        alike: dict[int, list[str]] = {}
+        for name, one in self.values.items():
+            alike.setdefault(len(one).bit_length(), []).append(name)
+        found = {one.name: one for names in alike.values() for one in self._inferred(names)}
+        return [found[name] for name in self.values if name in found]
+
+    def _inferred(self, names: Sequence[str]) -> list[pa.Field[Any]]:
+        """Return the columns of some fields, without the fields for which there is no type."""
+        rows = zip_longest(*(self.values[name] for name in names))
+        lines = (
+            msgspec.json.encode({n: v for n, v in zip(names, row, strict=True) if v is not None})
+            for row in rows
+        )
+        try:
+            return list(sample_schema(b"".join(line + b"\n" for line in lines)))
+        except UsageError:
+            half = len(names) // 2  # One odd field must not cost the others their columns.
+            return [*self._inferred(names[:half]), *self._inferred(names[half:])] if half else []
+
+
+@dataclass(slots=True)
+class _CsvSample:
+    """The values of columns of csv, as texts."""
+
+    info: SourceInfo
+    names: Sequence[str]
+    size_bytes: int = 0
+    values: list[pa.Table] = field(default_factory=list)
+
+    @property
+    def is_full(self) -> bool:
+        return self.size_bytes > SAMPLE_BYTES
+
+    def add(self, data: ReadData, found: AddressRange) -> None:
+        texts = pa.schema([pa.field(name, pa.string()) for name in self.names])
+        records = decode_csv(
+            _text_of(data, found, self.info),
+            texts,
+            base=found.start,
+            header=found.header if isinstance(found, FileRange) else b"",
+            dialect=self.info.csv,
+        )
+        self.values.append(records.table.select(self.names))
+        self.size_bytes += self.values[-1].nbytes
+
+    def columns(self) -> Iterable[pa.Field[Any]]:
+        if not self.values:
+            return []
+        dialect, values = self.info.csv, pa.concat_tables(self.values)
+        formats = Formats(dialect.date_format, dialect.timestamp_format, dialect.is_inferred)
+        texts = [values.column(name).combine_chunks() for name in self.names]
+        typed = zip(self.names, types_of(texts, formats), texts, strict=True)
+        return [pa.field(name, kind) for name, kind, one in typed if one.null_count < len(one)]
+
+
+@dataclass(slots=True)
+class _TypedSample:
+    """The columns of parquet, or of a kind with columns of its own: the first type of each."""
+
+    info: SourceInfo
+    names: frozenset[str]
+    found: dict[str, pa.Field[Any]] = field(default_factory=dict)
+
+    @property
+    def is_full(self) -> bool:
+        return self.names <= self.found.keys()
+
+    def add(self, data: ReadData, found: AddressRange) -> None:
+        schema: pa.Schema = pa.schema([])
+        if isinstance(data, bytes):
+            length = int.from_bytes(data[:8], "little")
+            schema = read_footer(data[8 : 8 + length]).schema.to_arrow_schema()
+        elif self.info.format == ROWS and isinstance(data, pa.Table):
+            schema = data.schema
+        for one in schema:
+            self.found.setdefault(one.name, one.with_type(without_maps(plain_type(one.type))))
+
+    def columns(self) -> Iterable[pa.Field[Any]]:
+        return self.found.values()
+
+
+def _is_usable(column: pa.Field[Any]) -> bool:
     """Return True if a shard can have a column of the field's name and type."""
     try:
-        check_json_name(shard_schema(pa.schema([field])).data.field(0))
+        check_json_name(shard_schema(pa.schema([column])).data.field(0))
     except UsageError:
         return False
-    return not pa.types.is_null(field.type)
+    return not pa.types.is_null(column.type)
 
 
 def _text_of(data: ReadData, found: AddressRange, info: SourceInfo) -> bytes:
@@ -102,57 +242,6 @@ def _text_of(data: ReadData, found: AddressRange, info: SourceInfo) -> bytes:
     if info.format == ARRAY_FORMAT and isinstance(found, FileRange) and found.header:
         return array_lines(data, inside=found.start > 0)
     return data
-
-
-def _lines_with(text: bytes, names: Sequence[str]) -> bytes:
-    """Return the lines that have values of some fields, with these fields alone."""
-    wanted, lines, size = {*names}, [], 0
-    for line in text.split(b"\n"):
-        try:
-            fields = _FIELDS.decode(line)
-        except (msgspec.MsgspecError, RecursionError):
-            continue
-        kept = {n: v for n, v in fields.items() if n in wanted and bytes(v).strip() != b"null"}
-        if kept:
-            lines.append(msgspec.json.encode(kept) + b"\n")
-            size += len(lines[-1])
-        if size > SAMPLE_BYTES:
-            break
-    return b"".join(lines)
-
-
-def _columns_in(
-    data: ReadData, found: AddressRange, info: SourceInfo, names: Sequence[str]
-) -> list[pa.Field[Any]]:
-    """Return the columns of csv, of parquet, or of a kind with columns of its own.
-
-    Raises:
-        CorruptionError: the data are not of the format.
-    """
-    if info.format == "csv":
-        return _csv_columns(data, found, info, names)
-    schema: pa.Schema = pa.schema([])
-    if isinstance(data, bytes):
-        length = int.from_bytes(data[:8], "little")
-        schema = read_footer(data[8 : 8 + length]).schema.to_arrow_schema()
-    elif info.format == ROWS and isinstance(data, pa.Table):
-        schema = data.schema
-    return [pa.field(f.name, without_maps(plain_type(f.type))) for f in schema]
-
-
-def _csv_columns(
-    data: ReadData, found: AddressRange, info: SourceInfo, names: Sequence[str]
-) -> list[pa.Field[Any]]:
-    dialect, header = info.csv, found.header if isinstance(found, FileRange) else b""
-    texts = pa.schema([pa.field(name, pa.string()) for name in names])
-    records = decode_csv(
-        _text_of(data, found, info), texts, base=found.start, header=header, dialect=dialect
-    )
-    formats = Formats(dialect.date_format, dialect.timestamp_format, dialect.is_inferred)
-    columns = [records.table.column(name) for name in names]
-    kinds = types_of([one.combine_chunks() for one in columns], formats)
-    typed = zip(names, kinds, columns, strict=True)
-    return [pa.field(name, kind) for name, kind, one in typed if one.null_count < len(one)]
 
 
 def with_columns(added: pa.Schema, rendition: RenditionInfo, source: SourceInfo) -> RenditionInfo:

@@ -19,7 +19,7 @@ from tidelog.collection.ingest.expiry import expiries_of
 from tidelog.collection.ingest.health import Health, encode_health, health_path
 from tidelog.collection.ingest.ingest import Ingester, Tick
 from tidelog.collection.ingest.status import taken_now
-from tidelog.collection.ingest.summary import RunProgress, Summary, new_column
+from tidelog.collection.ingest.summary import RunProgress, Summary, column_warnings
 from tidelog.collection.source.port import SourceHead
 from tidelog.core.clock import backoff_us
 from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError, unforeseen
@@ -192,11 +192,10 @@ class _Run:
                 return
 
     def _new_columns(self, tick: Tick) -> tuple[str, ...]:
-        """Return a message for each column in files that this run meets for the first time."""
+        """Return the warnings about columns in files that this run meets for the first time."""
         new = [name for name in tick.dropped if name not in self._named]
         self._named.update(new)
-        took = [f"the source took the new column {name!r}" for name in tick.added]
-        return (*took, *(new_column(name, self.ingester.schema.names) for name in new))
+        return tuple(column_warnings(tick.added, new, self.ingester.schema))
 
     def _is_due(self) -> bool:
         """Return True if an idle tick is due: the run's first tick, or one per heartbeat."""

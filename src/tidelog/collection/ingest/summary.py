@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from tidelog.collection.formats.names import twin_of
+from tidelog.collection.ingest.evolving import column_around, is_name_of_column
 from tidelog.collection.ingest.ingest import Tick
 from tidelog.errors import TidelogError
+from tidelog.persist.format.schema import ShardSchema
 from tidelog.store.prices import storage_dollars_a_month
 from tidelog.store.wrappers.metered import Usage
+
+NAMED_MAX: Final = 8  # A run names this many new columns of a tick, and counts the others.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +93,45 @@ class RunProgress:
     pause_us: int = 0
 
 
-def new_column(name: str, columns: Sequence[str]) -> str:
-    """Return the warning about a column of files that the source lacks, with the remedy."""
-    twin = twin_of(name, columns)
+def column_warnings(added: Sequence[str], lacking: Sequence[str], schema: ShardSchema) -> list[str]:
+    """Return a run's warnings about new columns, and about fields that the source lacks."""
+    took = [f"the source took the new column {name!r}" for name in added]
+    lacks = [lacking_column(name, schema) for name in lacking]
+    return [
+        *_first_of(took, "new columns were taken: 'tidelog source describe' lists them"),
+        *_first_of(lacks, "columns of files are dropped: the count 'dropped' names them"),
+    ]
+
+
+def _first_of(texts: Sequence[str], what: str) -> list[str]:
+    more = len(texts) - NAMED_MAX
+    return [*texts[:NAMED_MAX], *([f"{more:,} more {what}"] if more > 0 else [])]
+
+
+def lacking_column(name: str, schema: ShardSchema) -> str:
+    """Return the warning about a field of the data that the source lacks, with the remedy."""
+    twin = twin_of(name, schema.names)
     if twin is not None:
         return (
             f"files have a column {name!r}, but the source has {twin!r}, which differs only in "
             "case: its values are dropped; to ingest them, create the source with the option "
             "ignore_case"
+        )
+    outer = column_around(name, schema)
+    if outer is not None:
+        return (
+            f"files have a field {name!r} that the type of the column {outer!r} lacks: its values "
+            f"are dropped; to ingest them, create another source with another type of {outer!r}"
+        )
+    if any(name in one.names for one in schema.known):
+        return (
+            f"files have the column {name!r}, which was dropped from the source: its values are "
+            "dropped; to ingest them again, create another source"
+        )
+    if not is_name_of_column(name):
+        return (
+            f"files have a column {name!r}, but no column can have this name: its values are "
+            "dropped; to ingest them, rename it in the files"
         )
     return (
         f"files have a column {name!r} that the source lacks: its values are dropped; to ingest "
