@@ -150,7 +150,11 @@ async def test_a_column_with_values_needs_an_argument() -> None:
         ("k", {}, "nothing to alter: pass add="),
         ("k", {"add": 3}, "add= must be a pyarrow.Schema or a text"),
         ("k", {"add": "w"}, "'w'"),
-        ("k", {"add": "V bigint"}, "has a column 'V' already"),
+        (
+            "k",
+            {"add": "V bigint"},
+            "a column 'v' already, of the type VARCHAR: remove 'V' from add=",
+        ),
         ("k", {"add": "_time bigint"}, "reserved"),
         ("k", {"add": "gone bigint"}, "'gone' of the table 'k' was dropped.* choose another name"),
         ("k", {"add": pa.schema([pa.field("w", pa.int64(), nullable=False)])}, "not nullable"),

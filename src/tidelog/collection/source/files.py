@@ -83,7 +83,7 @@ from tidelog.collection.source.survey_packed import OpenTexts, read_any_text, re
 from tidelog.collection.source.survey_result import SurveyJob, greatest_time
 from tidelog.core.clock import Clock
 from tidelog.errors import CorruptionError, GoneError, InvariantError, SourceRewritten
-from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.format.schema import ShardSchema, encode_with_known
 from tidelog.store.keys import distinct_prefixes, is_odd_key, shown_key
 from tidelog.store.port import Store
 from tidelog.store.urls import keeps_versions
@@ -139,6 +139,7 @@ class FilesSource:
 
     def adopt(self, schema: ShardSchema) -> None:
         self.schema = schema
+        self._known.stalled.clear()  # A file may have waited because of its columns.
 
     def pass_over(self, paths: frozenset[str]) -> None:
         self._skipped = paths
@@ -448,7 +449,7 @@ class FilesSource:
     def _job(self, lower: int) -> SurveyJob:
         return SurveyJob(
             source=self.info,
-            schema=self.schema.encoded,
+            schema=encode_with_known(self.schema),
             schema_id=max(0, len(self.schema.known) - 1),
             lower=lower,
             time_max=greatest_time(self.info, now_us=self.clock.now_us(), lower=lower),

@@ -206,7 +206,7 @@ async def _read_header(asked: FileCandidate, job: SurveyJob, file: OpenedFile) -
                 raise CorruptionError(TORN)
             found = data
         if found is not None:
-            check_header(found, job.data_schema.names, dialect, path=asked.path)
+            check_header(found, job.data_schema, dialect, path=asked.path)
             return found
         wanted *= 4
 

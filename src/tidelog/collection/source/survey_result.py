@@ -144,7 +144,7 @@ def look_at_text(
         if found is None and not (at_end and job.is_final):
             return SurveyFacts(waits=TORN)
         header = data if found is None else found
-        check_header(header, job.data_schema.names, dialect, path=asked.path)
+        check_header(header, job.data_schema, dialect, path=asked.path)
     text, header = text_of(data, piece.low, job.source, header)
     is_array = bool(header) and job.source.format == ARRAY_FORMAT
     lead = b"" if piece.is_first else lead
@@ -472,26 +472,35 @@ def _group_times(read: ReadGroups, piece: SurveyPiece, job: SurveyJob) -> list[B
     ]
 
 
-def check_header(header: bytes, columns: Sequence[str], dialect: CsvDialect, *, path: str) -> None:
+def check_header(header: bytes, schema: ShardSchema, dialect: CsvDialect, *, path: str) -> None:
     """Check that a file's header has at least half of the columns of its source.
 
-    Otherwise most values of the file would be lost without an error.
+    Otherwise most values of the file would be lost without an error. The columns that the source
+    had before an alteration are enough, because a program may still write files without new ones.
 
     Raises:
-        HeaderDiffers: the header lacks more than half of the columns.
+        HeaderDiffers: the header lacks more than half of the columns of each schema.
     """
     try:
         found = header_names(header, dialect)
     except ValueError:
         found = []
-    names = {*_own_names(found, columns, dialect)}
-    missing = [name for name in columns if name not in names]
-    if len(missing) * 2 > len(columns):
+    if all(_lacks_most(found, one.names, dialect) for one in (*schema.known, schema.data)):
+        missing = _missing(found, schema.names, dialect)
         raise HeaderDiffers(
             f"the header of the file {path!r} lacks most of the source's columns "
             f"({', '.join(missing[:8])}): "
             + _remedy(found, missing, "correct the file's first line, or move the file away")
         )
+
+
+def _lacks_most(found: list[str], columns: Sequence[str], dialect: CsvDialect) -> bool:
+    return len(_missing(found, columns, dialect)) * 2 > len(columns)
+
+
+def _missing(found: list[str], columns: Sequence[str], dialect: CsvDialect) -> list[str]:
+    names = {*_own_names(found, columns, dialect)}
+    return [name for name in columns if name not in names]
 
 
 def _remedy(names: Sequence[str], missing: Sequence[str], other: str) -> str:

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import RenditionInfo, TableInfo
-from tidelog.collection.formats.types import parse_schema
+from tidelog.collection.formats.types import parse_schema, sql_type_of
 from tidelog.collection.table.direct import DIRECT
 from tidelog.core.arguments import check_kind, check_names, joined_names
 from tidelog.errors import UsageError
@@ -114,15 +114,22 @@ class Alteration:
         return pa.schema([*(one for one in before if one.name not in self.drop), *self.add])
 
     def _check(self, schema: ShardSchema, owner: str, kept: Mapping[str, str]) -> None:
-        present = {name.lower() for name in schema.names}
-        dropped = {name.lower() for one in schema.known for name in one.names} - present
+        present = {field.name.lower(): field for field in schema.data}
+        dropped = {name.lower() for one in schema.known for name in one.names} - {*present}
+        kind = owner.split(maxsplit=1)[0]
+        # The data of a source decide the name, so a column of another name would stay null.
+        remedy = "choose another name" if kind == "table" else "create another source with it"
         for name in self.add.names:
             if name.lower() in present:
-                raise UsageError(f"the {owner} has a column {name!r} already")
+                there = present[name.lower()]
+                raise UsageError(
+                    f"the {owner} has a column {there.name!r} already, of the type "
+                    f"{sql_type_of(there)}: remove {name!r} from add="
+                )
             if name.lower() in dropped:
                 raise UsageError(
                     f"a column {name!r} of the {owner} was dropped, and old rows may still have "
-                    "its values: choose another name"
+                    f"its values: {remedy}"
                 )
         for name in self.drop:
             if name not in schema.names:
@@ -132,8 +139,8 @@ class Alteration:
                 )
             if name in kept:
                 raise UsageError(
-                    f"the column {name!r} cannot be dropped, because it {kept[name]}: write the "
-                    f"other columns to a new {owner.split(maxsplit=1)[0]}"
+                    f"the column {name!r} cannot be dropped, because it {kept[name]}: create "
+                    f"another {kind} without it"
                 )
 
 
