@@ -195,6 +195,8 @@ class _Run:
         """Return the warnings about columns in files that this run meets for the first time."""
         new = [name for name in tick.dropped if name not in self._named]
         self._named.update(new)
+        if not (new or tick.added):
+            return ()
         return tuple(column_warnings(tick.added, new, self.ingester.schema))
 
     def _is_due(self) -> bool:

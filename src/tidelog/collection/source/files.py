@@ -447,10 +447,11 @@ class FilesSource:
             self._kept_bytes += len(data)
 
     def _job(self, lower: int) -> SurveyJob:
+        schema, newest = self.schema, max(0, len(self.schema.known) - 1)
         return SurveyJob(
             source=self.info,
-            schema=encode_with_known(self.schema),
-            schema_id=max(0, len(self.schema.known) - 1),
+            schema=encode_with_known(schema) if newest else schema.encoded,
+            schema_id=newest,
             lower=lower,
             time_max=greatest_time(self.info, now_us=self.clock.now_us(), lower=lower),
             final=self.final,
