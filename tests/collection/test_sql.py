@@ -203,7 +203,7 @@ async def test_only_needed_columns_and_key_ranges_are_read(shared: Path) -> None
     real = Reading.contents
 
     def watched(self: Reading, *args: Any) -> Any:
-        asked.append((self.wanted.needed, dict(self.wanted.box(None))))
+        asked.append((self.wanted.needed, dict(self.wanted.box)))
         return real(self, *args)
 
     with patch.object(Reading, "contents", watched):

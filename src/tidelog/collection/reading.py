@@ -30,7 +30,7 @@ from tidelog.persist.read.pieces import (
     pieces_as_written,
 )
 from tidelog.persist.read.selection import CheckedSelection, first_rows, rows_count
-from tidelog.persist.read.sweep import pieces_by_key
+from tidelog.persist.read.sweep import SMALL_ROWS, pieces_by_key
 from tidelog.store.port import Store
 
 if TYPE_CHECKING:
@@ -80,15 +80,19 @@ class Reading:
         if left == 0:
             return
         with self.wanted.sandbox() as sandbox:
-            box = self.wanted.box(sandbox)
-            rows = AT_ONCE_ROWS if self.is_at_once else PIECE_ROWS
+            box = self.wanted.box
+            is_at_once = self.is_at_once and left is None
+            rows = AT_ONCE_ROWS if is_at_once else PIECE_ROWS
             columns = self.wanted.needed
-            wanted = SnapshotQuery(as_of=time, columns=columns, box=box, piece_rows=rows)
+            wanted = SnapshotQuery(
+                as_of=time, columns=columns, box=box, piece_rows=rows, is_at_once=is_at_once
+            )
             read = pieces_as_written if self.appended else pieces_by_key
             async with aclosing(read(parts, wanted, self._opener(box))) as pieces:
                 async for piece in pieces:
                     choose = partial(self.wanted.chosen, piece, sandbox, name=self.name)
-                    chosen = await self.clock.offload(choose)
+                    is_small = sandbox is None and piece.num_rows <= SMALL_ROWS
+                    chosen = choose() if is_small else await self.clock.offload(choose)
                     if left is not None:
                         chosen = first_rows(chosen, left)
                         left -= rows_count(chosen)
@@ -124,7 +128,7 @@ class Reading:
         if left == 0:
             return
         with self.wanted.sandbox() as sandbox:
-            box = self.wanted.box(sandbox)
+            box = self.wanted.box
             wanted = SnapshotQuery(as_of=until, after=since, columns=self.wanted.needed, box=box)
             async with aclosing(changes_in_pieces(parts, wanted, self._opener(box))) as pieces:
                 async for piece in pieces:

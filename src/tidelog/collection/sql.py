@@ -272,7 +272,8 @@ class _Bounded(CheckedSelection):
 
     bounds: Box
 
-    def box(self, sandbox: duckdb.DuckDBPyConnection | None) -> Box:
+    @property
+    def box(self) -> Box:
         return self.bounds
 
 

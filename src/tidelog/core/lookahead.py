@@ -31,10 +31,12 @@ async def in_order(
     at_once: int = AT_ONCE_MAX,
     bytes_max: int = BYTES_MAX,
     wanted: Callable[[], int] | None = None,
+    allowed: int = 1,
 ) -> AsyncGenerator[tuple[S, T], None]:
     """Yield each item of a source with the result of ``work`` on it, in order.
 
-    ``wanted`` returns how many concurrent items are useful at this moment.
+    ``wanted`` returns how many concurrent items are useful at this moment; ``allowed`` is the
+    limit before the first result.
 
     Units: at most ``at_once`` items, of about ``bytes_max`` bytes, are in progress or held by the
         reader. One item is always allowed, whatever its size.
@@ -42,7 +44,7 @@ async def in_order(
     Raises:
         Any error of the source or of ``work``, at the place of that item.
     """
-    ahead = _Ahead(source, work, size_of, _Budget(at_once, bytes_max, wanted))
+    ahead = _Ahead(source, work, size_of, _Budget(at_once, bytes_max, wanted, allowed))
     ahead.begin()
     try:
         async with aclosing(ahead.results()) as results:

@@ -190,8 +190,7 @@ async def plan_scans(pin: PinnedRead) -> list[Scan]:
         raise NoSuchCollection(
             f"another collection has replaced {pin.name!r} since it was loaded: load it again"
         )
-    with pin.selection.sandbox() as sandbox:
-        box = pin.selection.box(sandbox)
+    box = pin.selection.box
     if pin.after is not None:
         return await _plan_changes(pin, collection, pin.after, box)
     scans: list[Scan] = []

@@ -84,8 +84,7 @@ async def frame_of(
     if native and is_here and can_scan(_shown(snapshot)):
         frame = _scanned(spark, snapshot, url)
         return frame if until_us is None else frame.where(_in_term(spark, until_us))
-    with selection.sandbox() as sandbox:
-        box = selection.box(sandbox)
+    box = selection.box
     scan = Scan(
         schema=encode_with_known(snapshot.schema),
         columns=selection.needed,

@@ -73,18 +73,15 @@ class ShardRows:
     async def _contents(self, as_of: int) -> AsyncGenerator[pa.Table, None]:
         found = self.shard.snapshot_of(self.shard.state, as_of)
         with self.wanted.sandbox() as sandbox:
-            box = self.wanted.box(sandbox)
+            box = self.wanted.box
             wanted = SnapshotQuery(
                 as_of=as_of, columns=self.wanted.needed, box=box, is_grouped=True
             )
             pieces = pieces_by_key(found.parts, wanted, self._opener(wanted))
-            predicate, left = self.wanted.predicate, self.wanted.limit
+            left = self.wanted.limit
             async with aclosing(pieces):
                 async for piece in pieces:
-                    rows = piece
-                    if predicate is not None and sandbox is not None and rows.num_rows:
-                        rows = rows.filter(predicate.mask_in(sandbox, rows))
-                    chosen = rows.select(self.schema.names)
+                    chosen = self.wanted.matching(piece, sandbox).select(self.schema.names)
                     for block in [chosen] if self.consolidated else each_row(chosen):
                         shown = block.slice(0, left)
                         if shown.num_rows:
@@ -95,7 +92,7 @@ class ShardRows:
     async def _changes(self, since: int, until: int) -> AsyncGenerator[pa.Table, None]:
         parts = parts_between(self.shard.state, since, until)
         with self.wanted.sandbox() as sandbox:
-            box = self.wanted.box(sandbox)
+            box = self.wanted.box
             wanted = SnapshotQuery(as_of=until, after=since, columns=self.wanted.needed, box=box)
             async with aclosing(changes_in_pieces(parts, wanted, self._opener(wanted))) as pieces:
                 async for piece in pieces:

@@ -154,14 +154,12 @@ def by_condition(sql: str, schema: ShardSchema) -> ByCondition:
         UsageError: the condition is not valid.
     """
     # These import DuckDB, which takes 50 ms.
-    from tidelog.persist.read.pushdown import box_of
+    from tidelog.persist.read.pushdown import bounds_of
     from tidelog.predicate.expression import check_predicate
-    from tidelog.predicate.predicate import open_sandbox
 
     check_kind(sql, str, "where must be a condition in SQL, as a str")
     predicate = check_predicate(sql, schema.data, definite=False, what="where")
-    with open_sandbox() as sandbox:
-        return ByCondition(predicate, box_of(predicate.sql, predicate.schema, sandbox))
+    return ByCondition(predicate, bounds_of(predicate).box)
 
 
 def distinct(values: pa.Table) -> ByValues:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
@@ -33,6 +34,17 @@ Interval: TypeAlias = tuple[Any, Any]
 Box: TypeAlias = Mapping[str, Interval]
 
 OPEN: Interval = (None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionBounds:
+    """The bounds that a condition sets; with ``is_exact``, it selects exactly the rows within."""
+
+    box: Box
+    is_exact: bool
+
+
+NO_BOUNDS: Final = ConditionBounds({}, is_exact=True)
 
 
 def is_ordered(dtype: pa.DataType) -> bool:

@@ -22,6 +22,7 @@ from tidelog.rowhash import hash_rows
 # With more updates than one for so many rows, a sort of all rows costs about as much.
 ROWS_PER_UPDATE: Final = 3
 
+_Bools: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 _Places: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -37,20 +38,30 @@ def corrected(tables: Sequence[pa.Table], key: Sequence[str]) -> pa.Table | None
     is_few = updates.num_rows * ROWS_PER_UPDATE <= large.num_rows
     if not is_few or updates.column(key[0]).null_count or not is_rising(large, key):
         return None
-    meets = pc.is_in(large.column(key[0]), value_set=_values(updates, key[0]))
-    meeting = large.filter(meets)
+    meets = _among(large.column(key[0]), updates.column(key[0]))
+    meeting = large.take(int64_array(np.flatnonzero(meets)))
     if meeting.num_rows * ROWS_PER_UPDATE > large.num_rows:
         return None
-    summed = _summed(pa.concat_tables([meeting, updates]))
+    summed = summed_by_hash(pa.concat_tables([meeting, updates]))
     if summed is None:
         return None
-    alone = np.flatnonzero(~meets.to_numpy())
+    alone = np.flatnonzero(~meets)
     return _put_in_order(large, alone, summed, key)
 
 
-def _values(table: pa.Table, name: str) -> pa.Array[Any]:
-    found: pa.Array[Any] = table.column(name).combine_chunks()
-    return found
+def _among(column: pa.ChunkedArray[Any], values: pa.ChunkedArray[Any]) -> _Bools:
+    """Return True for each value of a sorted column that is one of some values."""
+    ours, wanted = ordered(column), ordered(values)
+    if not pa.types.is_integer(ours.type):
+        return np.asarray(pc.is_in(ours, value_set=wanted.combine_chunks()), np.bool_)
+    # A search for each wanted value takes a tenth of the time that hashes of all rows take.
+    rows, some = ours.to_numpy(), np.sort(wanted.to_numpy())
+    first, end = np.searchsorted(rows, some), np.searchsorted(rows, some, side="right")
+    there = end > first
+    steps = np.zeros(len(rows) + 1, np.int8)
+    steps[first[there]] += 1
+    steps[end[there]] -= 1
+    return np.cumsum(steps[:-1], dtype=np.int8).astype(np.bool_)
 
 
 def _put_in_order(
@@ -69,13 +80,22 @@ def _put_in_order(
     return pa.concat_tables([large, summed]).take(int64_array(places))
 
 
-def _summed(rows: pa.Table) -> pa.Table | None:
+def summed_by_hash(rows: pa.Table) -> pa.Table | None:
     """Return consolidated rows in the order of their columns; None if that needs SQL."""
-    names = [name for name in rows.column_names if name != DIFF]
-    is_sorted = all(_is_sorted_by_arrow(rows.schema.field(name).type) for name in names)
-    if not is_sorted or may_overflow(rows):
+    if may_overflow(rows) or not _sorts_by_arrow(rows):
         return None
-    return consolidated(rows).sort_by([(name, "ascending") for name in names])
+    return in_order_of_columns(consolidated(rows))
+
+
+def in_order_of_columns(rows: pa.Table) -> pa.Table | None:
+    """Return rows in the order of their columns, nulls last; None if that needs SQL."""
+    if not _sorts_by_arrow(rows):
+        return None
+    return rows.sort_by([(name, "ascending") for name in rows.column_names if name != DIFF])
+
+
+def _sorts_by_arrow(rows: pa.Table) -> bool:
+    return all(_is_sorted_by_arrow(field.type) for field in rows.schema)
 
 
 def _is_sorted_by_arrow(dtype: pa.DataType) -> bool:
@@ -96,8 +116,12 @@ def consolidated(updates: pa.Table) -> pa.Table:
         return updates
     data = updates.drop_columns([DIFF])
     hashes = hash_rows(data.columns, rows=data.num_rows)
-    order = np.lexsort((hashes.hi, hashes.lo))
+    # Different rows hardly ever share the lower half of a hash, and one sort costs a tenth of two.
+    order = np.argsort(hashes.lo)
     lo, hi = hashes.lo[order], hashes.hi[order]
+    if ((lo[1:] == lo[:-1]) & (hi[1:] != hi[:-1])).any():
+        order = np.lexsort((hashes.hi, hashes.lo))
+        lo, hi = hashes.lo[order], hashes.hi[order]
     begins = np.flatnonzero(np.append(True, (lo[1:] != lo[:-1]) | (hi[1:] != hi[:-1])))
     sums = np.add.reduceat(int64_of(updates, DIFF)[order], begins)
     kept = np.flatnonzero(sums)

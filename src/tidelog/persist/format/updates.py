@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from tidelog.core.frontier import Frontier
 from tidelog.errors import UsageError
 from tidelog.persist.format.bounds import (
+    SORTED_ROWS_MAX,
     can_sort,
     in_few_chunks,
     in_key_order,
@@ -31,12 +32,13 @@ from tidelog.persist.format.bounds import (
     sorted_in_shares,
     summed,
 )
-from tidelog.persist.format.corrected import corrected
+from tidelog.persist.format.corrected import corrected, in_order_of_columns, summed_by_hash
 from tidelog.persist.format.duck import duck, quoted, sums_told
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, is_list
 
 # Millions of updates of one row with the greatest diff still have a sum of 64 bits.
 DIFF_MAX: Final = 2**40
+HASHED_ROWS_MAX: Final = 10_000  # SQL takes 2 ms for a single row, but as long for so many.
 
 
 def prepare_updates(
@@ -162,7 +164,7 @@ def merge(
         # One part has a dictionary for a column and another does not.
         filled = [t.cast(out) for t in filled]
     if not can_sort(filled, key):
-        return _merge_by_sql(filled, schema, out, is_grouped)
+        return _merge_by_columns(filled, schema, out, is_grouped)
     joined = joined_in_order(filled, key)
     if joined is not None:
         return joined
@@ -172,14 +174,22 @@ def merge(
     single, others = sorted_by_key(pa.concat_tables(filled), key)
     if not others.num_rows:
         return single
-    return in_key_order([single.cast(out), _merge_by_sql([others], schema, out, is_grouped)], key)
+    merged = _merge_by_columns([others], schema, out, is_grouped)
+    return in_key_order([single.cast(out), merged], key)
 
 
-def _merge_by_sql(
+def _merge_by_columns(
     filled: Sequence[pa.Table], schema: ShardSchema, out: pa.Schema, is_grouped: bool
 ) -> pa.Table:
+    is_grouped = is_grouped or any(pc.min(t.column(DIFF)).as_py() < 0 for t in filled)
+    made: pa.Table | None = None
+    rows = sum(table.num_rows for table in filled)
+    if filled and rows <= (HASHED_ROWS_MAX if is_grouped else SORTED_ROWS_MAX):
+        made = (summed_by_hash if is_grouped else in_order_of_columns)(pa.concat_tables(filled))
+    if made is not None:
+        return made.cast(out)
     columns = ", ".join(quoted(n) for n in schema.names)
-    if is_grouped or any(pc.min(t.column(DIFF)).as_py() < 0 for t in filled):
+    if is_grouped:
         return _run(
             f"SELECT {columns}, sum({DIFF})::BIGINT AS {DIFF} FROM updates GROUP BY {columns} "
             f"HAVING sum({DIFF}) <> 0 ORDER BY {columns}",

@@ -123,7 +123,7 @@ async def _changes(
     until: int,
 ) -> pa.Table:
     with selection.sandbox() as sandbox:
-        box = selection.box(sandbox)
+        box = selection.box
         reached = [part for part in parts if part_reaches(part, box)]
         tables = await shard.reader.read(reached, schema)
         narrow = ShardSchema(pa.schema([schema.data.field(n) for n in selection.needed]), 0)

@@ -128,14 +128,35 @@ class PartOpener:
             return self._inline(part)
         return await self._load(part.path, lambda data: self._checked(part, data, in_files))
 
-    async def opened_by(self, part: Part, work: Callable[[OpenPart], T]) -> T:
-        """Return the result of ``work`` on an open part, in the thread that checks its bytes.
+    async def opened_by(self, parts: Sequence[Part], work: Callable[[OpenPart], T]) -> list[T]:
+        """Return the results of ``work`` on open parts, in the thread that checks their bytes.
 
-        One thread then does all work on a small part. See `open` for the errors.
+        One thread then does all work on several small parts. See `open` for the errors.
         """
+        data = await run_all([partial(self._bytes, part) for part in parts], at_once=self.reads)
+
+        def worked(part: Part, data: bytes) -> T:
+            inline = part.path is None
+            return work(self._inline(part) if inline else self._checked(part, data, False))
+
+        try:
+            return await self.clock.offload(lambda: [*map(worked, parts, data)])
+        except CorruptionError:
+            # It may be the damage of a cached copy, and a load reads such a copy again.
+            return [
+                worked(part, b"")
+                if part.path is None
+                else await self._load(part.path, partial(worked, part))
+                for part in parts
+            ]
+
+    async def _bytes(self, part: Part) -> bytes:
         if part.path is None:
-            return await self.clock.offload(lambda: work(self._inline(part)))
-        return await self._load(part.path, lambda data: work(self._checked(part, data, False)))
+            return b""
+        try:
+            return (await self.store.get(part.path)).data
+        except ObjectNotFound as error:
+            raise missing_part(part.path) from error
 
     async def bytes_of(self, part: Part) -> bytes:
         """Read and check the bytes of a part; see `open`."""

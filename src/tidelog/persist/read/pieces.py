@@ -45,7 +45,8 @@ class SnapshotQuery:
     Shape: ``columns`` are the columns that are needed; rows outside ``box`` are omitted.
 
     For changes, only those after ``after`` are wanted. About ``piece_rows`` updates are decoded at
-    once. With ``is_grouped``, equal rows are combined even if no diff is negative.
+    once. With ``is_grouped``, equal rows are combined even if no diff is negative. With
+    ``is_at_once``, the reader wants all rows, so all cores work from the first piece.
     """
 
     as_of: int
@@ -54,6 +55,7 @@ class SnapshotQuery:
     box: Box
     piece_rows: int = PIECE_ROWS
     is_grouped: bool = False
+    is_at_once: bool = False
 
 
 async def pieces_as_written(

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidelog.core.arguments import check_kind, check_names, joined_names, quoted
 from tidelog.errors import CorruptionError, UsageError
-from tidelog.persist.format.bounds import Box
+from tidelog.persist.format.bounds import NO_BOUNDS, Box, ConditionBounds, rows_within
 from tidelog.persist.format.part import int64_array, int64_of
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.format.updates import consolidate
@@ -109,8 +109,8 @@ class CheckedSelection:
 
     @contextmanager
     def sandbox(self) -> Iterator[duckdb.DuckDBPyConnection | None]:
-        """Yield a sandbox for the condition (made in 30 ms), or None without a condition."""
-        if self.predicate is None:
+        """Yield a sandbox for the condition (made in 30 ms), or None if none is needed."""
+        if self._bounds.is_exact:
             yield None
             return
         from tidelog.predicate.predicate import open_sandbox
@@ -118,13 +118,18 @@ class CheckedSelection:
         with open_sandbox() as opened:
             yield opened
 
-    def box(self, sandbox: duckdb.DuckDBPyConnection | None) -> Box:
-        """Return bounds outside of which no row is selected."""
-        if self.predicate is None or sandbox is None:
-            return {}
-        from tidelog.persist.read.pushdown import box_of
+    @property
+    def box(self) -> Box:
+        """The bounds outside of which no row is selected."""
+        return self._bounds.box
 
-        return box_of(self.predicate.sql, self.predicate.schema, sandbox)
+    @property
+    def _bounds(self) -> ConditionBounds:
+        if self.predicate is None:
+            return NO_BOUNDS
+        from tidelog.persist.read.pushdown import bounds_of
+
+        return bounds_of(self.predicate)
 
     def chosen(
         self, rows: pa.Table, sandbox: duckdb.DuckDBPyConnection | None, *, name: str
@@ -144,17 +149,25 @@ class CheckedSelection:
         Raises:
             UsageError: the condition fails on a row.
         """
-        if self.predicate is not None and sandbox is not None and rows.num_rows:
-            rows = rows.filter(self.predicate.mask_in(sandbox, rows))
-        return rows.select([*self.columns, DIFF])
+        return self.matching(rows, sandbox).select([*self.columns, DIFF])
+
+    def matching(self, rows: pa.Table, sandbox: duckdb.DuckDBPyConnection | None) -> pa.Table:
+        """Return the rows that satisfy the condition, in their order, with all their columns.
+
+        Raises:
+            UsageError: the condition fails on a row.
+        """
+        if self.predicate is None or not rows.num_rows:
+            return rows
+        if sandbox is None:
+            return rows_within(rows, self.box)
+        return rows.filter(self.predicate.mask_in(sandbox, rows))
 
     def chosen_changes(
         self, updates: pa.Table, sandbox: duckdb.DuckDBPyConnection | None, *, data: pa.Schema
     ) -> pa.Table:
         """Return the selected updates among some updates, in their order; see `chosen`."""
-        if self.predicate is None or sandbox is None:
-            return updates.select([*self.columns, TIME, DIFF])
-        found = updates.filter(self.predicate.mask_in(sandbox, updates))
+        found = self.matching(updates, sandbox)
         if set(self.needed) == set(self.columns):
             return found.select([*self.columns, TIME, DIFF])
         # Without the condition's own columns, updates may cancel or become equal.

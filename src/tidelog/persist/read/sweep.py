@@ -38,6 +38,9 @@ from tidelog.persist.read.opened import OpenPart, PartOpener, is_in_order
 from tidelog.persist.read.pieces import AHEAD_MAX, HELD_BYTES_MAX, SnapshotQuery
 
 MERGES: Final = 2  # Pieces that are merged or wait for the reader, while the next is decoded.
+# A change of the thread takes as long as work on so many rows.
+SMALL_ROWS: Final = 1_000
+SMALL_BYTES: Final = 64 * 1024
 REST_BYTES_MAX: Final = 64 * 1024 * 1024  # The limit for rows decoded too early.
 
 
@@ -62,15 +65,18 @@ async def pieces_by_key(
         # The tables are taken here, so that they are free before the reader gets the result.
         return merge(updates.taken(), narrow, key=schema.key, is_grouped=wanted.is_grouped)
 
-    async def offloaded(updates: _Updates) -> pa.Table:
+    async def worked(updates: _Updates) -> pa.Table:
+        if updates.size_bytes <= SMALL_BYTES:
+            return merged(updates)
         return await opener.clock.offload(partial(merged, updates))
 
     made = in_order(
         _ranges(parts, wanted, opener, names),
-        offloaded,
+        worked,
         size_of=attrgetter("size_bytes"),
         at_once=MERGES,
         bytes_max=bytes_max,
+        allowed=MERGES if wanted.is_at_once else 1,
     )
     async with aclosing(made) as pieces:
         async for _, piece in pieces:
@@ -89,7 +95,8 @@ async def _ranges(
     sweep = Sweep(reached, wanted, opener, names, can_cut=can_cut)
     while not sweep.is_over:
         high = await sweep.cut()
-        yield _Updates(await opener.clock.offload(partial(sweep.take, high)))
+        take = partial(sweep.take, high)
+        yield _Updates(take() if sweep.is_small else await opener.clock.offload(take))
 
 
 class _Updates:
@@ -167,6 +174,11 @@ class Sweep:
     @property
     def is_over(self) -> bool:
         return not self._waiting and not self._cursors
+
+    @property
+    def is_small(self) -> bool:
+        """True if the open parts have few rows."""
+        return sum(cursor.opened.part.rows for cursor in self._cursors) <= SMALL_ROWS
 
     def _least(self, part: Part) -> Any:
         return box_of_part(part).get(self._column, OPEN)[0] if self._can_cut else None
