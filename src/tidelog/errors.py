@@ -131,6 +131,13 @@ class NameTaken(UsageError):
     """
 
 
+class CheckpointCopied(UsageError):
+    """A stream's checkpoint is a copy: the target has another batch of the query by its number.
+
+    Remedy: start the query with a new checkpoint.
+    """
+
+
 class KeyExists(UsageError):
     """An inserted key exists in the table; the message names it.
 

@@ -20,7 +20,7 @@ from tidelog.keyed.logs import KeyedLogs
 from tidelog.keyed.maintenance import plan
 from tidelog.keyed.values import Keys
 from tidelog.spark.keyed import commit
-from tidelog.spark.keyed.commit import commit_batch, is_committed
+from tidelog.spark.keyed.commit import commit_batch, last_batch
 from tidelog.spark.keyed.staging import SENT, StagedBatch, StagedBlock, packed_records
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Entry, Object, Store
@@ -265,8 +265,7 @@ async def test_what_was_swept_is_told_and_nothing_is_appended() -> None:
         await commit_batch(logs_on(store), "log", given, (QUERY, 1))
 
     assert len(await values_of(store)) == 5
-    assert not await is_committed(await logs_on(store).state_handle("log"), QUERY, 1)
-    assert await is_committed(await logs_on(store).state_handle("log"), QUERY, 0)
+    assert await last_batch(await logs_on(store).state_handle("log"), QUERY) == 0
 
 
 async def test_a_batch_that_is_too_large_is_refused_before_anything(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
@@ -67,6 +69,22 @@ def test_each_record_goes_from_one_log_into_another_once(
             (tmp_path / "check/commits" / f".{last}.crc").unlink(missing_ok=True)
         assert copy(stream(spark, tmp_path), tmp_path) == [200]
         assert values(tmp_path, "copy") == values(tmp_path, "orders")
+
+
+def test_the_copy_of_a_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Two queries that share one history may not both write the batch after it."""
+    make_keyed(tmp_path, "orders", compacted=0, loose=1)
+    make_keyed(tmp_path, "copy", compacted=0, loose=0)
+    copy(stream(spark, tmp_path), tmp_path)
+    shutil.copytree(tmp_path / "check", tmp_path / "second")
+    append_keyed(tmp_path, "orders", first=200)
+    copy(stream(spark, tmp_path), tmp_path)
+
+    append_keyed(tmp_path, "orders", first=400)
+    with pytest.raises(StreamingQueryException, match=r"TIDELOG_CHECKPOINT_COPIED.*is a copy"):
+        copy(stream(spark, tmp_path), tmp_path, "second")
+    copy(stream(spark, tmp_path), tmp_path)
+    assert values(tmp_path, "copy") == values(tmp_path, "orders")
 
 
 def reader_of(lake: Path, **settings: Any) -> KeyedStreamReader:

@@ -54,6 +54,17 @@ def test_each_task_verifies_a_log_of_its_own(spark: SparkSession, tmp_path: Path
     assert logs_of(tmp_path)[:2] == ["verify-20", "verify-20-cuts"]
 
 
+def test_a_repeated_task_has_the_answer_of_its_first_try(tmp_path: Path) -> None:
+    """Spark may lose a task's answer, and then runs the task again."""
+    tidelog.connect(str(tmp_path), create=True).close()
+    for is_repeat in (False, True):
+        (found,) = verify_logs([SHORT], location_url=str(tmp_path))
+        assert not isinstance(found, TidelogError), found
+        assert found.is_clean
+        assert (found.figures.resumed_at is not None) == is_repeat
+    assert logs_of(tmp_path) == ["verify-7", "verify-7-cuts"]
+
+
 def test_a_wrong_answer_is_reported_by_its_task(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -64,7 +75,7 @@ def test_a_wrong_answer_is_reported_by_its_task(
         return await open_location("memory://", create=True, store=store)
 
     monkeypatch.setattr(log_verify, "open_location", opened)
-    found = [*verify_logs([SHORT, SHORT], location_url="memory://", keep=False)]
+    found = [*verify_logs([SHORT, SHORT], location_url="memory://")]
     assert len(found) == 2
     assert all(isinstance(one, TidelogError) or not one.is_clean for one in found), found
 

@@ -160,6 +160,22 @@ def test_a_batch_read_of_changes_needs_a_start_and_has_no_trigger(
 @pytest.mark.parametrize(
     ("told", "message"),
     [
+        ({"checkpointHold": "1ms"}, "at least 1m, or none, not '1ms'"),
+        ({"checkpointHold": "59s"}, "at least 1m, or none, not '59s'"),
+        ({"checkpointHold": "0s"}, "at least 1m, or none, not '0s'"),
+        ({"hold": "999ms"}, "at least 1s, not '999ms'"),
+    ],
+)
+def test_a_hold_that_is_too_short_is_refused(told: dict[str, str], message: str) -> None:
+    """It would end before the query renews it."""
+    lower = {name.lower(): value for name, value in told.items()}
+    with pytest.raises(UsageError, match=message):
+        read_settings({**HERE, **lower, "kind": "changes"}, {})
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
         ({}, r"set option\('kind', 'changes'\)"),
         ({"kind": "changes", "until": "9"}, "has no option 'until'"),
         ({"kind": "changes", "hold": "1h"}, r"set option\('checkpointHold', '30d'\)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     IntegerType,
@@ -234,6 +235,31 @@ def test_a_stream_is_in_the_table_once(spark: SparkSession, lake: Path) -> None:
     assert rows_in(lake, "keyed") == Counter([(1, "one"), (2, "deux"), (3, "three")])
     with tidelog.connect(str(lake)) as location:
         assert len(location.table("keyed").history()) == 3
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_the_copy_of_a_checkpoint_is_refused(spark: SparkSession, lake: Path, ahead: int) -> None:
+    """A copy's batch has the number of another one; the first query goes on as before."""
+    folder, check = lake / "given", lake / "check"
+
+    def run(checkpoint: Path) -> None:
+        writer = stream(spark, folder).writeStream.format("tidelog")
+        place = {"location": str(lake), "checkpointLocation": checkpoint.as_uri()}
+        run_available(writer.options(**place), "plain")
+
+    give(folder, 0, (1, "one"))
+    run(check / "first")
+    shutil.copytree(check / "first", check / "copy")
+    for number in range(1, ahead + 1):
+        give(folder, number, (2, "two"))
+    run(check / "first")
+    with pytest.raises(StreamingQueryException, match=r"TIDELOG_CHECKPOINT_COPIED.*is a copy"):
+        run(check / "copy")
+    give(folder, 4, (4, "four"))
+    run(check / "first")
+
+    two = Counter({(2, "two"): ahead})
+    assert rows_in(lake, "plain") == Counter([(1, "one"), (4, "four")]) + two
 
 
 def test_a_table_in_a_bucket_is_written(spark: SparkSession, seaweed: SeaweedServer) -> None:

@@ -8,7 +8,7 @@ Source: design page 6, "Tables"; decision 28, on parts that were written before 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,8 +36,6 @@ from tidelog.errors import (
     AsOfBeforeSince,
     ContentionError,
     DataDiffers,
-    NotRegistered,
-    SchemaEvolved,
     UsageError,
 )
 from tidelog.persist.format.schema import ShardSchema
@@ -56,6 +54,8 @@ from tidelog.store.port import Store
 
 BY_KEY: Final = (UPSERT, DELETE)
 OVERWRITES_MAX: Final = 50
+
+IsRepeat = Callable[[int | None, int], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,11 @@ def check_operation(table: Table, operation: str) -> None:
         )
 
 
+def is_older(last: int | None, number: int) -> bool:
+    """Return True if a token's number is not greater than the last one of its writer."""
+    return last is not None and number <= last
+
+
 async def commit_staged(
     table: Table,
     staged: Sequence[StagedRows],
@@ -115,13 +120,15 @@ async def commit_staged(
     *,
     token: Token | None = None,
     continues: bool = False,
+    is_repeat: IsRepeat = is_older,
 ) -> int | None:
     """Commit staged rows at one time; return it, or None if the token was committed before.
 
     ``operation`` is "insert", "upsert", "delete" (by key), or "overwrite", which takes back all
     present rows. A ``token`` is committed at most once: later calls are skipped, even with other
-    rows, and so are smaller numbers. With ``continues``, the writer of the token must have written
-    the table before. A commit without rows moves the upper.
+    rows, and so are smaller numbers. ``is_repeat`` compares the writer's last number with that of
+    the token, and may raise. With ``continues``, the writer of the token must have written the
+    table before. A commit without rows moves the upper.
 
     Raises:
         KeyExists: an inserted key exists. NOT_APPLIED.
@@ -135,7 +142,7 @@ async def commit_staged(
     scoped = scoped_token(table.info, token)
     if scoped is not None:
         last = (await table.writer.refresh()).writers.get(scoped[0])
-        if last is not None and scoped[1] <= last.number:
+        if is_repeat(None if last is None else last.number, scoped[1]):
             return None
         if last is None and continues:
             raise UsageError(
@@ -147,12 +154,6 @@ async def commit_staged(
         return await _commit(table, staged, operation, scoped)
     except DataDiffers:
         return None  # Another process has committed the token since the check above.
-    except NotRegistered as error:
-        # Only an alteration registers a shard again, which refuses the parts written before.
-        raise SchemaEvolved(
-            f"the table {table.name!r} was altered after these rows were staged, and nothing was "
-            "written: write the rows again"
-        ) from error
 
 
 async def _commit(

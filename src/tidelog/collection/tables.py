@@ -288,7 +288,14 @@ class Table(Collection):
             except (NotRegistered, SchemaEvolved):
                 # A slow process may still end registrations for an alteration that is finished.
                 await self.finish()
-        return await call()
+        try:
+            return await call()
+        except NotRegistered as error:
+            # The call has parts of an earlier registration: a finished table is registered.
+            raise SchemaEvolved(
+                f"another process altered the table {self.name!r} while these rows were written, "
+                "and nothing was written: open the table, and write the rows again"
+            ) from error
 
     async def finish(self) -> None:
         """Finish a creation or an alteration: register the shards with the table's columns.
@@ -500,15 +507,24 @@ class Tables:
     async def advance(self) -> int:
         """Make all tables complete up to now; return a time in milliseconds at which all are.
 
+        This finishes interrupted creations of tables, too.
+
         Without writes, the newest complete time of the tables stays the same, and so does the
         common time of a query over tables and collections of sources.
 
         Raises:
             UsageError: the location has no table. LocationError: the store failed; call again.
         """
-        tables = (await self.controller.catalog()).tables
+        catalog = await self.controller.catalog()
+        tables = catalog.tables
         if not tables:
             raise UsageError("the location has no table yet: create one first")
+        registered = (await self.transactions.refresh()).tables
+        for name, info in tables.items():
+            shards = catalog.renditions[info.rendition].shards
+            if info.mode != DIRECT and not all(shard in registered for shard in shards):
+                with suppress(NoSuchCollection):  # Another process has dropped the table since.
+                    await self.finished(name)
         direct = [name for name, info in tables.items() if info.mode == DIRECT]
         writers: builtins.list[Transactions] = []
         for name in direct:

@@ -204,7 +204,7 @@ class TidelogDataSource(DataSource):
             if self._written_kind() == "collection":
                 return TableStreamWriter(self._table_sink(schema, overwrite))
             settings = read_keyed_write_settings(self.options, os.environ)
-            return KeyedStreamWriter(open_sink(settings, schema, overwrite))
+            return KeyedStreamWriter(open_sink(settings, schema, overwrite), settings)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         with told_as_spark_tells():

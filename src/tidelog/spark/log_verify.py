@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.blocking.portal import Portal
 from tidelog.core.arguments import check_whole
+from tidelog.core.clock import run_all
 from tidelog.errors import TidelogError, UsageError
-from tidelog.location import open_location
+from tidelog.location import Location, open_location
 from tidelog.location.location import writer_name
 from tidelog.spark.job import portable, run_job
 from tidelog.spark.place import url_for_executors
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASKS_MAX: Final = 10_000
+DROPS_AT_ONCE: Final = 8
 
 
 def verify(
@@ -44,8 +46,8 @@ def verify(
 
     Each task has a log of its own, with a seed of its own: the first seed is that of ``settings``,
     the next ones follow it. By default there is a task for each core of the session. With more
-    tasks than cores, the others wait. The logs are dropped at the end, unless ``keep`` is True or a
-    log is wrong. A retried task continues with the log of its first try.
+    tasks than cores, the others wait. The driver drops the logs at the end, unless ``keep`` is True
+    or a log is wrong. A task that Spark repeats continues with the log of its first try.
 
     Raises:
         UsageError: an argument is wrong, or the executors cannot reach the location. NOT_APPLIED.
@@ -71,30 +73,36 @@ async def _verify(
     asked = [replace(first, seed=first.seed + number) for number in range(count)]
     ship(spark)
     await check_once(spark, runner, url, set(), clock=location.clock)
-    work = partial(verify_logs, location_url=url, keep=keep)
+    work = partial(verify_logs, location_url=url)
     answers = await run_job(
         runner.tags, lambda: runner.run(work, asked), clock=location.clock, what="the verification"
     )
+    if not keep:
+        clean = [one for one in answers if isinstance(one, Report) and one.is_clean]
+        drops = [_verification(location, one.settings).drop for one in clean]
+        await run_all(drops, at_once=DROPS_AT_ONCE)
     return _in_order(answers)
 
 
-def verify_logs(
-    asked: Iterable[Settings], *, location_url: str, keep: bool
-) -> Iterator[Report | TidelogError]:
+def verify_logs(asked: Iterable[Settings], *, location_url: str) -> Iterator[Report | TidelogError]:
     """Run verifications in an executor; return a TidelogError instead of raising it."""
     use_one_core()
     for settings in asked:
         try:
-            yield asyncio.run(_run(settings, location_url, keep=keep))
+            yield asyncio.run(_run(settings, location_url))
         except TidelogError as error:
             yield portable(error)
 
 
-async def _run(settings: Settings, location_url: str, *, keep: bool) -> Report:
-    location = await open_location(location_url)
-    return await Verification(
+async def _run(settings: Settings, location_url: str) -> Report:
+    # Spark may repeat a task that has ended, so no task drops its logs.
+    return await _verification(await open_location(location_url), settings).run(keep=True)
+
+
+def _verification(location: Location, settings: Settings) -> Verification:
+    return Verification(
         store=location.store, clock=location.clock, writer=writer_name(), settings=settings
-    ).run(keep=keep)
+    )
 
 
 def _in_order(answers: Sequence[Any]) -> list[Report]:

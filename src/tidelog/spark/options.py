@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from tidelog.collection.formats.times import is_relative, parse_duration_ms, parse_time
-from tidelog.core.arguments import DIGITS_MAX, joined_names, split_names
+from tidelog.core.arguments import DIGITS_MAX, joined_names, quoted, split_names
 from tidelog.errors import TidelogError, UsageError
 
 KIND: Final = "kind"
@@ -313,7 +313,7 @@ def read_settings(options: Mapping[str, str], environment: Mapping[str, str]) ->
         since=_time(values, "since"),
         columns=_columns(values["columns"]) if "columns" in values else None,
         where=values.get("where"),
-        hold_ms=parse_duration_ms(values["hold"], what="hold") if "hold" in values else None,
+        hold_ms=hold_length_ms(values["hold"]) if "hold" in values else None,
         is_changes=kind == "changes",
         has_types=_flag(values, "changeType"),
         times_max=_whole(values, "maxTimesPerTrigger"),
@@ -366,9 +366,23 @@ def _checkpoint_ms(values: Mapping[str, str]) -> int | None:
     text = values.get(CHECKPOINT_HOLD.lower())
     if text is None or text.strip().lower() == NO_HOLD:
         return None if text is None else 0
-    length_ms = parse_duration_ms(text, what=CHECKPOINT_HOLD)
-    if not length_ms:
-        raise UsageError(f"{CHECKPOINT_HOLD} must be a duration of at least 1s, or {NO_HOLD}")
+    return hold_length_ms(text, what=CHECKPOINT_HOLD, least="1m", other=f", or {NO_HOLD}")
+
+
+def hold_length_ms(text: str, *, what: str = "hold", least: str = "1s", other: str = "") -> int:
+    """Return the length of a hold, in milliseconds.
+
+    A shorter hold could end before its owner uses or renews it.
+
+    Raises:
+        UsageError: the text is not a duration, or a shorter one than ``least``.
+    """
+    length_ms = parse_duration_ms(text, what=what)
+    if length_ms < parse_duration_ms(least, what=what):
+        raise UsageError(
+            f"{what} must be a duration of at least {least}{other}, not {quoted(text)}: a shorter "
+            "hold could end before it is used"
+        )
     return length_ms
 
 
@@ -393,6 +407,13 @@ def refuse_options(values: Mapping[str, str], names: Iterable[str], why: str) ->
     for name in names:
         if name.lower() in values:
             raise UsageError(f"the option {name!r} {why}: remove it")
+
+
+def checkpoint_of(options: Mapping[str, str]) -> tuple[str | None, dict[str, str]]:
+    """Take Spark's option ``checkpointLocation`` out of the options of a write."""
+    names = [name for name in options if name.lower() == "checkpointlocation"]
+    others = {name: value for name, value in options.items() if name not in names}
+    return (options[names[0]] if names else None), others
 
 
 def batch_named(values: Mapping[str, str]) -> tuple[str, int] | None:

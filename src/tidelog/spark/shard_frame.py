@@ -24,7 +24,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.collection.formats.times import parse_duration_ms
 from tidelog.core.clock import SystemClock, wall_us
 from tidelog.errors import HoldExpired
 from tidelog.persist.format.bounds import part_reaches, scalar_of
@@ -40,7 +39,7 @@ from tidelog.persist.format.updates import accumulate
 from tidelog.persist.read.selection import CheckedSelection
 from tidelog.persist.read.snapshot import ShardSnapshot
 from tidelog.spark.kept_store import reading_from
-from tidelog.spark.options import told_as_spark_tells
+from tidelog.spark.options import hold_length_ms, told_as_spark_tells
 from tidelog.spark.place import path_for_spark, url_for_executors
 from tidelog.spark.scan import Scan, batches_of_changes, narrowed, pack_scans
 from tidelog.spark.scan_plan import load_tables, share
@@ -74,7 +73,7 @@ async def frame_of(
     store = snapshot.reader.store
     url = url_for_executors(snapshot.location_url or store.url, store)
     shown = spark_schema(_shown(snapshot))
-    lease_us = None if hold is None else 1_000 * parse_duration_ms(hold, what="hold")
+    lease_us = None if hold is None else 1_000 * hold_length_ms(hold)
     until_us = None
     if lease_us is not None:
         snapshot, until_us = await snapshot.held(lease_us, "a Spark DataFrame")

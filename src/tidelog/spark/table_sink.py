@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -24,9 +24,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tidelog.collection.staged import (
+    IsRepeat,
     StagedRows,
     check_operation,
     commit_staged,
+    is_older,
     stage_rows,
     staging_area,
 )
@@ -38,11 +40,12 @@ from tidelog.errors import NoSuchCollection, UsageError
 from tidelog.location import open_location
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.states.state import Token
-from tidelog.spark.micro_batch import name_of_batch, query_of_task
+from tidelog.spark.micro_batch import is_repeat, name_of_batch, query_of_task
 from tidelog.spark.options import (
     OF_TABLE_WRITES,
     OPTIONS,
     batch_named,
+    checkpoint_of,
     location_told,
     refuse_options,
     told_as_spark_tells,
@@ -63,12 +66,16 @@ NO_TABLE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWriteSettings:
-    """The target of a write, and its operation; ``batch`` names a batch that is written once."""
+    """The target of a write, and its operation; ``batch`` names a batch that is written once.
+
+    ``checkpoint`` is the place of a stream's checkpoint.
+    """
 
     location_url: str
     name: str
     operation: str = INSERT
     batch: Token | None = None
+    checkpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +109,7 @@ class TableBatchWriter(DataSourceArrowWriter):
         return _staged(self._sink, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _commit(self._sink, _tasks_of(messages), self._sink.settings.batch, continues=False)
+        _commit(self._sink, _tasks_of(messages), self._sink.settings.batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         # Spark may call this after a durable commit, so no part may be deleted here.
@@ -124,8 +131,9 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         tasks = _tasks_of(messages)
         # Spark numbers the batches of a checkpoint from 0, and runs a task also without rows.
         with told_as_spark_tells():
-            name = name_of_batch((task.query for task in tasks), batchId)
-        _commit(self._sink, tasks, name, continues=batchId > 0)
+            queries = [task.query for task in tasks]
+            name = name_of_batch(queries, batchId, self._sink.settings.checkpoint)
+        _commit(self._sink, tasks, name, continues=batchId > 0, is_repeat=is_repeat)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         pass  # See `TableBatchWriter.abort`.
@@ -139,7 +147,7 @@ def read_table_write_settings(
     Raises:
         UnknownOption, OptionMissing, UsageError: an option is wrong; the message names it.
     """
-    given = {n: v for n, v in options.items() if n.lower() != "checkpointlocation"}
+    checkpoint, given = checkpoint_of(options)
     values = told_options(given, kind="collection", call="save")
     shared = ("location", "kind", *OF_TABLE_WRITES)
     of_reads = [name for name in OPTIONS["collection"] if name not in shared]
@@ -160,6 +168,7 @@ def read_table_write_settings(
         name=values["path"],
         operation=operation,
         batch=batch_named(values),
+        checkpoint=checkpoint,
     )
 
 
@@ -235,14 +244,20 @@ def _tasks_of(messages: Sequence[WriterCommitMessage | None]) -> list[TableTask]
 
 
 def _commit(
-    sink: TableSink, tasks: Sequence[TableTask], batch: Token | None, *, continues: bool
+    sink: TableSink,
+    tasks: Sequence[TableTask],
+    batch: Token | None,
+    *,
+    continues: bool = False,
+    is_repeat: IsRepeat = is_older,
 ) -> None:
+    staged = [task.rows for task in tasks]
     with told_as_spark_tells():
-        asyncio.run(_commit_to(sink, [task.rows for task in tasks], batch, continues))
+        asyncio.run(_commit_to(sink, staged, batch, continues=continues, is_repeat=is_repeat))
 
 
 async def _commit_to(
-    sink: TableSink, staged: Sequence[StagedRows], batch: Token | None, continues: bool
+    sink: TableSink, staged: Sequence[StagedRows], batch: Token | None, **checks: Any
 ) -> None:
     settings = sink.settings
     location = await open_location(settings.location_url)
@@ -252,4 +267,4 @@ async def _commit_to(
             f"the table {settings.name!r} was dropped during the write, and nothing was written: "
             "write to the new table again"
         )
-    await commit_staged(table, staged, sink.operation, token=batch, continues=continues)
+    await commit_staged(table, staged, sink.operation, token=batch, **checks)

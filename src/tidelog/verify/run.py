@@ -185,11 +185,19 @@ class Verification:
         except CorruptionError as error:
             report.problems.append(_problem(error))
         if report.is_clean and not keep:
-            for name in (self.settings.cuts, self.settings.log):
-                with suppress(NoSuchLog):  # An earlier try destroyed it, and its answer was lost.
-                    destroy = partial(self._logs("verify").drop, name, grace_us=0)
-                    await self._patiently(destroy)
+            await self.drop()
         return report
+
+    async def drop(self) -> None:
+        """Destroy the logs.
+
+        Raises:
+            LocationError: the store failed at every try.
+        """
+        for name in (self.settings.cuts, self.settings.log):
+            with suppress(NoSuchLog):  # An earlier try destroyed it, and its answer was lost.
+                destroy = partial(self._logs("verify").drop, name, grace_us=0)
+                await self._patiently(destroy)
 
     async def _begin(self) -> SequenceCut:
         """Create missing logs, and replay existing ones; return the state of the sequences.

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tidelog.collection.staged import IsRepeat, is_older
 from tidelog.core.clock import run_all, wall_us
 from tidelog.errors import Fenced, TidelogError, UsageError
 from tidelog.keyed.format.records import BEGINS, encode_marker
@@ -32,11 +33,16 @@ LOADS_AT_ONCE: Final = 4
 
 
 async def commit_batch(
-    logs: KeyedLogs, log_name: str, staged: StagedBatch, name: tuple[str, int] | None
+    logs: KeyedLogs,
+    log_name: str,
+    staged: StagedBatch,
+    name: tuple[str, int] | None,
+    is_repeat: IsRepeat = is_older,
 ) -> bool:
     """Append the staged records, in order; return False if the log already has them.
 
-    ``name`` is a sink and its batch number, which rises. Without a name, a large batch takes
+    ``name`` is a sink and its batch number, which rises. ``is_repeat`` compares the sink's
+    number in the log with that of the batch, and may raise. Without a name, a large batch takes
     several appends, and a failure may leave the first of them in the log.
 
     Raises:
@@ -48,7 +54,7 @@ async def commit_batch(
         return False
     if name is not None:
         _check_size(staged)
-    is_new = await _committed(logs, log_name, staged, name)
+    is_new = await _committed(logs, log_name, staged, name, is_repeat)
     await discard_staged(logs.store, staged)
     with suppress(TidelogError):
         # A log that only batches write has no other process to compact it.
@@ -56,8 +62,8 @@ async def commit_batch(
     return is_new
 
 
-async def is_committed(state_handle: KeyedStateHandle, sink: str, number: int) -> bool:
-    """Return True if a batch of a sink, or a later one, is in the log.
+async def last_batch(state_handle: KeyedStateHandle, sink: str) -> int | None:
+    """Return the number of a sink's newest batch in the log, or None.
 
     Raises:
         NoSuchLog: the log no longer exists.
@@ -69,9 +75,9 @@ async def is_committed(state_handle: KeyedStateHandle, sink: str, number: int) -
             continue  # A marker is always in one append with records, and these have keys.
         await state_handle.tail.records(piece)
         if (mark := piece.marks.get(sink)) is not None:
-            return mark.number >= number
+            return mark.number
     known = state_handle.state.sinks.get(sink)
-    return known is not None and known.number >= number
+    return None if known is None else known.number
 
 
 async def discard_staged(store: Store, staged: StagedBatch) -> None:
@@ -82,22 +88,30 @@ async def discard_staged(store: Store, staged: StagedBatch) -> None:
 
 
 async def _committed(
-    logs: KeyedLogs, log_name: str, staged: StagedBatch, name: tuple[str, int] | None
+    logs: KeyedLogs,
+    log_name: str,
+    staged: StagedBatch,
+    name: tuple[str, int] | None,
+    is_repeat: IsRepeat,
 ) -> bool:
     if name is not None:
         for _ in range(TRIES - 1):
             with suppress(Fenced):
-                return await _commit_once(logs, log_name, staged, name)
-    return await _commit_once(logs, log_name, staged, name)
+                return await _commit_once(logs, log_name, staged, name, is_repeat)
+    return await _commit_once(logs, log_name, staged, name, is_repeat)
 
 
 async def _commit_once(
-    logs: KeyedLogs, log_name: str, staged: StagedBatch, name: tuple[str, int] | None
+    logs: KeyedLogs,
+    log_name: str,
+    staged: StagedBatch,
+    name: tuple[str, int] | None,
+    is_repeat: IsRepeat,
 ) -> bool:
     log = await logs.open(log_name, batching=Batching(interval_us=0), maintenance=False)
     try:
         if name is not None:
-            return await _append_once(log, staged, *name)
+            return await _append_once(log, staged, *name, is_repeat)
         await _append_all(log, staged)
         return True
     finally:
@@ -105,11 +119,13 @@ async def _commit_once(
             await log.close()
 
 
-async def _append_once(log: KeyedLog, staged: StagedBatch, sink: str, number: int) -> bool:
+async def _append_once(
+    log: KeyedLog, staged: StagedBatch, sink: str, number: int, is_repeat: IsRepeat
+) -> bool:
     clock = log.state_handle.clock
     begin = pa.array([encode_marker(sink, BEGINS)], pa.binary())
     await log.wal.append_arrow(begin, timestamp_us=wall_us(clock))
-    if await is_committed(log.state_handle, sink, number):
+    if is_repeat(await last_batch(log.state_handle, sink), number):
         return False
     store = log.state_handle.store
     work = [partial(load_block, store, block) for block in staged.blocks]

@@ -15,6 +15,7 @@ from tidelog.spark.keyed.wanted import KeyedScope, scope_of
 from tidelog.spark.log_options import EARLIEST, LATEST, start_told, start_word
 from tidelog.spark.options import (
     batch_named,
+    checkpoint_of,
     location_told,
     refuse_options,
     told_options,
@@ -46,11 +47,15 @@ class KeyedReadSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedWriteSettings:
-    """The target of a write; ``batch`` names a batch that is written once."""
+    """The target of a write; ``batch`` names a batch that is written once.
+
+    ``checkpoint`` is the place of a stream's checkpoint.
+    """
 
     location_url: str
     name: str
     batch: tuple[str, int] | None = None
+    checkpoint: str | None = None
 
 
 def read_keyed_settings(
@@ -87,7 +92,7 @@ def read_keyed_write_settings(
     Raises:
         UnknownOption, OptionMissing, UsageError: an option is wrong; the message names it.
     """
-    given = {n: v for n, v in options.items() if n.lower() != "checkpointlocation"}
+    checkpoint, given = checkpoint_of(options)
     values = told_options(given, kind="keyed")
     refuse_options(values, OF_READS, "applies only to reads")
     refuse_options(
@@ -97,7 +102,10 @@ def read_keyed_write_settings(
     )
     batch = batch_named(values)
     return KeyedWriteSettings(
-        location_url=location_told(values, environment), name=values["path"], batch=batch
+        location_url=location_told(values, environment),
+        name=values["path"],
+        batch=batch,
+        checkpoint=checkpoint,
     )
 
 

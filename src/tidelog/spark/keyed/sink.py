@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from tidelog.collection.staged import IsRepeat, is_older
 from tidelog.core.clock import SystemClock
 from tidelog.errors import UsageError
 from tidelog.location import open_location
@@ -29,7 +30,7 @@ from tidelog.spark.keyed.commit import commit_batch, discard_staged
 from tidelog.spark.keyed.options import KeyedWriteSettings
 from tidelog.spark.keyed.share import KeyedLogPlace
 from tidelog.spark.keyed.staging import StagedBatch, StagedBlock, stage_records
-from tidelog.spark.micro_batch import name_of_batch, query_of_task
+from tidelog.spark.micro_batch import is_repeat, name_of_batch, query_of_task
 from tidelog.spark.options import told_as_spark_tells
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.worker import use_one_core
@@ -75,8 +76,9 @@ class KeyedBatchWriter(DataSourceArrowWriter):
 class KeyedStreamWriter(DataSourceStreamArrowWriter):
     """The writer of micro-batches, each once, by the id of the query and of the batch."""
 
-    def __init__(self, sink: KeyedSink) -> None:
+    def __init__(self, sink: KeyedSink, settings: KeyedWriteSettings) -> None:
         self._sink = sink
+        self._settings = settings
 
     def write(  # type: ignore[override]
         self, iterator: Iterator[pa.RecordBatch]
@@ -88,8 +90,8 @@ class KeyedStreamWriter(DataSourceStreamArrowWriter):
         if not queries:
             return
         with told_as_spark_tells():
-            name = name_of_batch(queries, batchId)
-        _commit(self._sink, messages, name)
+            name = name_of_batch(queries, batchId, self._settings.checkpoint)
+        _commit(self._sink, messages, name, is_repeat=is_repeat)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         _abort(self._sink, messages)
@@ -142,9 +144,15 @@ def _staged(sink: KeyedSink, batches: Iterator[pa.RecordBatch]) -> StagedTask:
     return StagedTask(blocks, query_of_task())
 
 
-def _commit(sink: KeyedSink, messages: list[Any], name: tuple[str, int] | None) -> None:
+def _commit(
+    sink: KeyedSink,
+    messages: list[Any],
+    name: tuple[str, int] | None,
+    *,
+    is_repeat: IsRepeat = is_older,
+) -> None:
     with told_as_spark_tells():
-        asyncio.run(_commit_to(sink.place, _all_of(messages), name))
+        asyncio.run(_commit_to(sink.place, _all_of(messages), name, is_repeat))
 
 
 def _abort(sink: KeyedSink, messages: list[Any]) -> None:
@@ -153,10 +161,10 @@ def _abort(sink: KeyedSink, messages: list[Any]) -> None:
 
 
 async def _commit_to(
-    place: KeyedLogPlace, staged: StagedBatch, name: tuple[str, int] | None
+    place: KeyedLogPlace, staged: StagedBatch, name: tuple[str, int] | None, is_repeat: IsRepeat
 ) -> None:
     location = await open_location(place.location_url)
-    await commit_batch(location.keyed, place.name, staged, name)
+    await commit_batch(location.keyed, place.name, staged, name, is_repeat)
 
 
 def _all_of(messages: list[Any]) -> StagedBatch:
