@@ -112,3 +112,27 @@ def test_the_command_prints_a_report_for_each_task(
     assert main([*given, "--tasks", "2"]) == 2
     assert "--tasks is for Spark" in capsys.readouterr().err
     assert main([*given, "--engine", "other"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "more", "said"),
+    [
+        ("memory://", [], "cannot reach memory://"),
+        ("lake", ["--tasks", "0"], "tasks must be from 1 to 10,000, not 0"),
+        ("lake", ["--tasks", "2", "--seed", str(2**63 - 1)], "a seed must be from 0 to 2^63 - 1"),
+    ],
+)
+def test_the_command_fails_before_it_starts_spark(
+    url: str,
+    more: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A session takes seconds, and a wrong call must leave no location."""
+    monkeypatch.chdir(tmp_path)
+    with patch("tidelog.spark.session.session", side_effect=AssertionError):
+        assert main(["--location", url, "verify", "--engine", "spark", *more]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "lake").exists()

@@ -104,8 +104,9 @@ def verify(
     """Append, read and collect concurrently, and check the records read.
 
     The command creates a log of its own, and the location if it does not exist (memory:// is
-    enough). With Spark, each task has a log of its own. Ctrl-C ends the run early, with its report;
-    on Spark, without one. Exit status: 1 if a check fails; the log is then kept.
+    enough, but not for Spark). With Spark, each task has a log of its own. Ctrl-C ends the run
+    early, with its report; on Spark, without one. Exit status: 1 if a check fails; the log is then
+    kept.
     """
     from tidelog.verify.run import Settings, new_seed
 
@@ -143,9 +144,12 @@ async def _verify_on_spark(
 ) -> list[Report]:
     from tidelog.core.clock import SystemClock
     from tidelog.location import open_location
-    from tidelog.spark.log_verify import verify
+    from tidelog.spark.log_verify import check_tasks, verify
+    from tidelog.spark.place import url_for_executors
 
-    await open_location(url, create=True)
+    check_tasks(tasks, settings)
+    location = await open_location(url, create=True)
+    url_for_executors(location.executor_url, location.store)  # Fail before Spark starts.
     async with session.started() as spark:
         work = partial(verify, spark, url, settings, tasks=tasks, keep=keep)
         return await SystemClock().offload(work)

@@ -54,13 +54,24 @@ def verify(
         NoSuchLocation: the location does not exist. NOT_APPLIED.
         LocationError: the store failed at every try, or Spark. Logs may be left.
     """
-    if tasks is not None:
-        check_whole(tasks, "tasks")
-        if not 1 <= tasks <= TASKS_MAX:
-            raise UsageError(f"tasks must be from 1 to {TASKS_MAX:,}", given=tasks)
     first = settings or Settings(seed=new_seed())
+    check_tasks(tasks, first)
     with closing(Portal()) as portal:  # A notebook's own loop is already running.
         return portal.run(_verify(spark, location_url, first, tasks=tasks, keep=keep))
+
+
+def check_tasks(tasks: int | None, first: Settings) -> None:
+    """Check the number of tasks, whose seeds follow the one of ``first``.
+
+    Raises:
+        UsageError: it is wrong, or the last seed would be too great.
+    """
+    if tasks is None:
+        return
+    check_whole(tasks, "tasks")
+    if not 1 <= tasks <= TASKS_MAX:
+        raise UsageError(f"tasks must be from 1 to {TASKS_MAX:,}, not {tasks:,}")
+    replace(first, seed=first.seed + tasks - 1)
 
 
 async def _verify(
