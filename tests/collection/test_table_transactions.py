@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from tidelog.errors import (
     UpperMismatch,
     UsageError,
 )
-from tidelog.location import Location
+from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 from tidelog.testing import Fault
@@ -356,6 +357,50 @@ async def test_transact_runs_again_if_the_retention_passes_its_time() -> None:
     assert await rows_of(lake, "u") == Counter([(1, 1), (2, 2)])
 
 
+@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize("columns", ["id, n", "id, n, new"])
+async def test_transact_runs_again_if_a_table_is_altered(reads: bool, columns: str) -> None:
+    """The next transaction opens the table with its columns, whichever call met the alteration."""
+    lake = await bank()
+    other, runs = await lake_of(lake.store, OneThread()), 0
+    row = dict.fromkeys(columns.split(", "), 5)
+
+    async def work(tx: TableTransaction) -> None:
+        nonlocal runs
+        runs += 1
+        await tx.upsert("savings", dicts((1, 5)))
+        if reads:
+            await tx.snapshot("giro")
+        else:
+            await tx.upsert("giro", dicts((1, 5)))
+        if runs == 1:
+            await other.tables.alter("giro", add="new bigint")
+        await tx.upsert("giro", [row])
+
+    await lake.transact(work)
+    assert runs == 2
+    found = await (await (await lake.table("giro")).snapshot()).to_arrow()
+    assert {"id": 5, "n": 5, "new": None} | row in found.to_pylist()
+    assert (1, 5) in await rows_of(lake, "savings")
+
+
+async def test_a_wrong_row_after_an_alteration_is_an_error_of_the_work() -> None:
+    """It would be wrong in each transaction, so the work runs only once more."""
+    lake, runs = await bank(), 0
+
+    async def wrong(tx: TableTransaction) -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            await tx.snapshot("giro")
+            await lake.tables.alter("giro", add="new bigint")
+        await tx.upsert("giro", [{"id": 5, "typo": 1}])
+
+    with pytest.raises(UsageError, match="unknown columns: typo; the columns are id, n, new"):
+        await lake.transact(wrong)
+    assert runs == 2
+
+
 async def test_transact_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of tries is bounded, and an error of the work is not repeated."""
     monkeypatch.setattr("tidelog.collection.transaction.TRIES_MAX", 3)
@@ -417,3 +462,34 @@ def test_the_blocking_classes_write_and_transact() -> None:
         assert giro.snapshot(time).to_arrow().to_pylist() == dicts((1, 100), (2, 250))
         assert giro.snapshot().to_arrow().to_pylist() == dicts((1, 55))
         assert savings.snapshot().to_arrow().to_pylist() == dicts((1, 45))
+
+
+async def merge_all(place: str) -> None:
+    """Merge all shards of a location fully, as another process does."""
+    maintenance = (await open_location(place)).maintenance
+    _ = [one async for one in maintenance.compact(await maintenance.groups(), full=True)]
+
+
+def test_the_blocking_transact_runs_again_as_the_awaited_one(tmp_path: Path) -> None:
+    """A table was altered, and then the retention passed the transaction's time."""
+    place = str(tmp_path)
+    with tidelog.connect(place, create=True) as lake:
+        for name in ("t", "u"):
+            lake.tables.create(name, SCHEMA, key=["id"], retain_ms=0).insert(dicts((1, 0)))
+        runs = 0
+
+        def work(tx: tidelog.TableTransaction) -> None:
+            nonlocal runs
+            runs += 1
+            tx.snapshot("t")
+            if runs == 1:
+                lake.tables.alter("t", add="new bigint")
+            elif runs == 2:
+                lake.table("u").upsert(dicts((2, 2)))
+                asyncio.run(merge_all(place))
+            tx.upsert("t", dicts((1, runs)))
+            tx.update("u", set={"n": "n + 1"}, where="id = 1")
+
+        lake.transact(work)
+        assert runs == 3
+        assert lake.table("u").snapshot().to_arrow().to_pylist() == dicts((1, 1), (2, 2))

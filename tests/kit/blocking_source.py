@@ -159,7 +159,7 @@ MODULES: Final[dict[str, tuple[Twin, ...]]] = {
         Twin(
             "tidelog.collection.tables.Table",
             "A table: a collection that programs write.",
-            internal=names("info columns writer reader registered finish"),
+            internal=names("info columns writer reader registered finish check_listed"),
         ),
         Twin(
             "tidelog.collection.transaction.TableTransaction",

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from tidelog.blocking.portal import Connection
-from tidelog.errors import UpperMismatch
+from tidelog.errors import AsOfBeforeSince, SchemaEvolved, UpperMismatch
 
 if TYPE_CHECKING:
     from tidelog.blocking.collections import TableTransaction
@@ -32,7 +32,7 @@ class TransactingConnection(Connection[B]):
     def transact(self, work: Callable[[TableTransaction], T], *, at: int | None = None) -> T:
         """Return the result of ``work(transaction)``, with all its writes or none.
 
-        If another commit changes one of its tables first, the work runs again, in a new
+        If another process first changes or alters one of its tables, the work runs again, in a new
         transaction. So it must have no other effects.
 
         Raises:
@@ -46,7 +46,7 @@ class TransactingConnection(Connection[B]):
             try:
                 with TableTransaction(self._portal, transaction) as given:
                     return work(given)
-            except UpperMismatch:
+            except (UpperMismatch, AsOfBeforeSince, SchemaEvolved):
                 if not transaction.is_refused:
                     raise
         raise AssertionError("the last try returns or raises")

@@ -306,7 +306,7 @@ class Table(Collection):
             NoSuchCollection: the table was dropped. SchemaEvolved: it was altered since.
             LocationError: the store failed; call again.
         """
-        await self._check_listed()
+        await self.check_listed()
         if self.info.mode == DIRECT:
             await self.refresh()  # Raises an error if the state is lost.
             await self.writer.insert({})  # The first write creates the shard.
@@ -319,10 +319,15 @@ class Table(Collection):
             await run_all(work, at_once=AT_ONCE)
         except UsageError:
             # Another process may have dropped the table, and its shards, after the check.
-            await self._check_listed()
+            await self.check_listed()
             raise
 
-    async def _check_listed(self) -> None:
+    async def check_listed(self) -> None:
+        """Check that the catalog still has the table, with the columns of this handle.
+
+        Raises:
+            NoSuchCollection: the table was dropped. SchemaEvolved: it was altered.
+        """
         catalog = await self.controller.catalog()
         found = catalog.tables.get(self.name)
         if found is None or found.rendition != self.info.rendition:

@@ -289,7 +289,12 @@ class TableTransaction:
         async with self._turn:
             found = await self._of(name)
             clock = self.tables.clock
-            change = await clock.offload(partial(plan, schema=found.table.columns))
+            try:
+                change = await clock.offload(partial(plan, schema=found.table.columns))
+            except UsageError:
+                with self._unaltered():  # The rows may have columns that are new.
+                    await found.table.check_listed()
+                raise
             planned = await planned_updates(change, partial(self._rows, found), clock)
             both = pa.concat_tables([found.updates, planned.updates.cast(found.updates.schema)])
             found.updates = consolidated(both)
@@ -297,7 +302,8 @@ class TableTransaction:
     async def _view(self, found: _Touched) -> TableView:
         """Return the states of a table's shards, to be read as of the time of the transaction."""
         reader = found.reader
-        newest = await found.table.registered(partial(reader.view, reader.shards, fresh=False))
+        with self._unaltered():
+            newest = await found.table.registered(partial(reader.view, reader.shards, fresh=False))
         with self._readable():
             for state in newest.states.values():
                 state.check_readable(max(self._as_of, 0))
@@ -312,6 +318,15 @@ class TableTransaction:
         try:
             yield
         except AsOfBeforeSince:
+            self.is_refused = True
+            raise
+
+    @contextmanager
+    def _unaltered(self) -> Iterator[None]:
+        """Record a refusal if a table was altered: another transaction has the new columns."""
+        try:
+            yield
+        except SchemaEvolved:
             self.is_refused = True
             raise
 
@@ -373,7 +388,8 @@ class TableTransaction:
                 # A table may have been dropped or altered since; then this raises that error.
                 for one in self._touched.values():
                     view = partial(one.reader.view, one.reader.shards, fresh=True)
-                    await one.table.registered(view)
+                    with self._unaltered():
+                        await one.table.registered(view)
                 if not isinstance(error, NotRegistered | SchemaEvolved):
                     raise
             # A creation or an alteration was under way, and is finished now. The registration
@@ -389,7 +405,7 @@ async def transact(
     attempts: AsyncGenerator[TableTransaction, None],
     work: Callable[[TableTransaction], Awaitable[T]],
 ) -> T:
-    """Run ``work`` with a transaction and commit it; do so again after a conflict.
+    """Run ``work`` with a transaction and commit it; do so again after a conflict or alteration.
 
     Raises:
         ContentionError: other commits changed its tables at every try. All errors of ``work`` and
@@ -400,7 +416,7 @@ async def transact(
             try:
                 async with transaction:
                     return await work(transaction)
-            except (UpperMismatch, AsOfBeforeSince):
+            except (UpperMismatch, AsOfBeforeSince, SchemaEvolved):
                 if not transaction.is_refused:
                     raise
     raise AssertionError("the last try returns or raises")

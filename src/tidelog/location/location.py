@@ -228,7 +228,7 @@ class Location:
     ) -> T:
         """Return the result of ``work(transaction)``, with all its writes or none.
 
-        If another commit changes one of its tables first, the work runs again, in a new
+        If another process first changes or alters one of its tables, the work runs again, in a new
         transaction. So it must have no other effects.
 
         Raises:
