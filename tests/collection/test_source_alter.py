@@ -85,6 +85,17 @@ def with_x(*numbers: int) -> list[Row]:
     return [body(n, n, x=f"x{n}") for n in numbers]
 
 
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write a file in the format of its ending."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(list(rows)), path)
+    elif path.suffix == ".csv":
+        lines = [",".join(map(str, row.values())) for row in rows]
+        path.write_text("\n".join([",".join(rows[0]), *lines, ""]))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 @pytest.mark.parametrize("format", ["json", "csv", "parquet"])
 @ENVELOPES
 async def test_a_new_column_has_values_in_new_files_and_nulls_in_old_rows(
@@ -94,14 +105,7 @@ async def test_a_new_column_has_values_in_new_files_and_nulls_in_old_rows(
     name = "jsonl" if format == "json" else format
 
     def write(number: int, rows: Sequence[dict[str, Any]]) -> None:
-        path, table = tmp_path / "in" / f"{number}.{name}", pa.Table.from_pylist(list(rows))
-        if format == "parquet":
-            pq.write_table(table, path)
-        elif format == "csv":
-            lines = [",".join(map(str, row.values())) for row in rows]
-            path.write_text("\n".join([",".join(rows[0]), *lines, ""]))
-        else:
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(tmp_path / "in" / f"{number}.{name}", rows)
 
     asked: dict[str, Any] = UPSERT if keyed else {}
     lake = await lake_of(tmp_path, f"in/*.{name}", format=format, shards=2, **asked)
@@ -200,7 +204,7 @@ async def test_rows_bound_before_an_alteration_keep_its_columns(
 
 
 async def test_a_binding_of_a_column_that_is_gone_loses_only_that_column() -> None:
-    """It was bound with the column, which the catalog no longer lists."""
+    """It was bound with the column, which the catalog no longer lists. The loss is no error."""
     lake = await shelf_lake(schema="n bigint, at bigint, x varchar")
     put(*with_x(*range(9)))
     await bind_and_die(lake, commits=1)
@@ -209,7 +213,7 @@ async def test_a_binding_of_a_column_that_is_gone_loses_only_that_column() -> No
     summary = await run_once(await lake.sources.ingester("c"))
 
     assert await rows_of(lake) == Counter((n, n) for n in range(10))
-    assert summary.dropped == {"x": 1}
+    assert summary.dropped == {}
 
 
 async def test_a_sleeper_binds_no_earlier_columns_after_later_ones() -> None:
@@ -419,6 +423,28 @@ async def test_a_strict_ingester_refuses_only_columns_that_are_still_unknown() -
     await lake.sources.alter("c", add="x varchar")
     await run_once(await lake.sources.ingester("c", strict=True))
     assert await rows_of(lake) == Counter([*old(1), *new(2)])
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+@pytest.mark.parametrize("ignore_case", [False, True])
+async def test_a_column_that_was_dropped_is_ignored_in_later_files(
+    format: str, ignore_case: bool, tmp_path: Path
+) -> None:
+    """A strict ingester accepts it, too, and the other unknown fields still count."""
+    name, spelled = "jsonl" if format == "json" else format, "X" if ignore_case else "x"
+    asked = {"schema": "n bigint, at bigint, x varchar", "ignore_case": ignore_case}
+    lake = await lake_of(tmp_path, f"in/*.{name}", format=format, **asked)
+    write_rows(tmp_path / "in" / f"0.{name}", [{"n": 0, "at": 0, "x": "x0"}])
+    await ingested(tmp_path)
+    await lake.sources.alter("c", drop=["x"], discard_values=True)
+
+    write_rows(tmp_path / "in" / f"1.{name}", [{"n": 1, "at": 1, spelled: "x1"}])
+    summary = await run_once(await lake.sources.ingester("c", strict=True))
+    assert (summary.rows, summary.dropped) == (1, {})
+    write_rows(tmp_path / "in" / f"2.{name}", [{"n": 2, "at": 2, spelled: "x2", "y": "y"}])
+    with pytest.raises(SourceRowsRefused, match=r"y \(1\)"):
+        await run_once(await lake.sources.ingester("c", strict=True))
+    assert (await ingested(tmp_path)).dropped == {"y": 1}
 
 
 @ENVELOPES

@@ -241,6 +241,42 @@ async def test_a_strict_ingester_refuses_what_no_column_can_take(tmp_path: Path)
     assert await rows_of(lake) == Counter([(1, 1, 5)])
 
 
+async def test_a_field_without_values_is_neither_counted_nor_sampled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The driver would read up to 8 MiB again in each tick. A value makes the field a column."""
+    samples: list[list[str]] = []
+
+    async def counted(*given: Any) -> pa.Schema:
+        samples.append(given[-1])
+        return await evolving.new_columns(*given)
+
+    monkeypatch.setattr("tidelog.collection.ingest.ingest.new_columns", counted)
+    lake = await lake_of(tmp_path, evolve=True, schema="n bigint, s struct(a bigint)")
+    for number in range(3):
+        row = {"n": number, "x": None, "a/b~": None, "s": {"a": 1, "b": None}}
+        lines(tmp_path / "in" / f"{number}.jsonl", row)
+        summary = await run_once(await lake.sources.ingester("c", strict=True))
+        assert (summary.rows, summary.dropped) == (1, {})
+    assert samples == []
+
+    lines(tmp_path / "in" / "3.jsonl", {"n": 3, "x": None, "a/b~": 5}, {"n": 4, "x": 1})
+    assert (await ingested(tmp_path)).dropped == {}
+    assert [sorted(names) for names in samples] == [["a/b~", "x"]]
+    assert {*(await columns_of(lake))} == {"n", "s", "x", "a/b~"}
+
+
+async def test_a_parquet_column_of_the_type_null_is_not_counted(tmp_path: Path) -> None:
+    """It has no values, at any depth."""
+    lake = await lake_of(
+        tmp_path, "in/*.parquet", format="parquet", schema="n bigint, s struct(a bigint)"
+    )
+    rows = {"n": [1], "x": [None], "s": [{"a": 1, "b": None}]}
+    pq.write_table(pa.table(rows), tmp_path / "in" / "1.parquet")
+    summary = await run_once(await lake.sources.ingester("c", strict=True))
+    assert (summary.rows, summary.dropped) == (1, {})
+
+
 async def test_csv_without_a_header_is_refused(tmp_path: Path) -> None:
     """A further value in a record has no name."""
     with pytest.raises(UsageError, match="evolve= needs csv with a header"):

@@ -7,18 +7,26 @@ list adds nothing to a path.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import pyarrow as pa
 
 from tidelog.collection.formats.types import without_maps
 from tidelog.persist.format.duck import duck, text_literal
 
+_POINTER: Final = "'/' || replace(replace(name, '~', '~0'), '/', '~1')"
+
 
 def unknown_paths(found: pa.Schema, wanted: pa.Schema) -> list[str]:
-    """Return the paths of the fields of ``found`` that ``wanted`` lacks, in order."""
+    """Return the paths of the fields of ``found`` that ``wanted`` lacks, in order.
+
+    A field of the type null has no values, and is left out.
+    """
     known = {field.name: field.type for field in reversed(list(wanted))}
     paths: list[str] = []
     for field in found:
+        if pa.types.is_null(field.type):
+            continue
         if field.name not in known:
             paths.append(field.name)
         elif pa.types.is_nested(field.type):
@@ -33,6 +41,8 @@ def _within(found: pa.DataType, wanted: pa.DataType, path: str) -> Iterator[str]
         known = {field.name: field.type for field in wanted}
         for field in found:
             below = f"{path}.{field.name}"
+            if pa.types.is_null(field.type):
+                continue
             if field.name not in known:
                 yield below
             else:
@@ -40,7 +50,10 @@ def _within(found: pa.DataType, wanted: pa.DataType, path: str) -> Iterator[str]
 
 
 def count_unknown(chunk: bytes, wire: pa.Schema, dropped: dict[str, int]) -> None:
-    """Count the fields of a chunk's lines of json that the schema lacks."""
+    """Count the values of the fields that the schema lacks in lines of json.
+
+    A null is no value, so the count of a field that is always null is 0.
+    """
     row = pa.struct(list(wire))
     lines = pa.table({"line": pa.array(chunk.split(b"\n"), pa.binary()).cast(pa.string())})
     with duck() as connection:
@@ -49,13 +62,13 @@ def count_unknown(chunk: bytes, wire: pa.Schema, dropped: dict[str, int]) -> Non
         plain = "SELECT line::JSON AS v FROM lines WHERE json_valid(line)"
         for prefix, objects, dtype in _objects(plain, row, ""):
             counted = connection.execute(
-                f"SELECT name, count(*) FROM (SELECT unnest(json_keys(v)) AS name FROM ({objects}))"
-                " GROUP BY name ORDER BY name"
+                f"SELECT name, count(*) FILTER (json_type(v, {_POINTER}) <> 'NULL') FROM "
+                f"(SELECT v, unnest(json_keys(v)) AS name FROM ({objects})) "
+                "WHERE name NOT IN (SELECT unnest(?)) GROUP BY name ORDER BY name",
+                [[field.name for field in dtype]],
             ).fetchall()
-            known = {field.name for field in dtype}
             for name, count in counted:
-                if name not in known:
-                    dropped[prefix + name] = dropped.get(prefix + name, 0) + count
+                dropped[prefix + name] = dropped.get(prefix + name, 0) + count
 
 
 def _objects(

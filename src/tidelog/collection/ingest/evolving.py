@@ -8,7 +8,7 @@ Source: decision 31.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -63,6 +63,23 @@ def column_around(name: str, schema: ShardSchema) -> str | None:
 def is_name_of_column(name: str) -> bool:
     """Return True if a column can have a name."""
     return _is_usable(pa.field(name, pa.string()))
+
+
+def not_given_up(
+    counts: Mapping[str, int], schema: ShardSchema, *, ignore_case: bool
+) -> dict[str, int]:
+    """Return the counts of the unknown fields that lose values which the user may want.
+
+    Fields without a value lose none. An alteration has dropped the others that are left out.
+    """
+
+    def folded(name: str) -> str:
+        return name.casefold() if ignore_case else name
+
+    present = {folded(name) for name in schema.names}
+    given_up = {folded(name) for one in schema.known for name in one.names} - present
+    lost = ((name, count) for name, count in counts.items() if count)
+    return {name: count for name, count in lost if folded(name) not in given_up}
 
 
 async def new_columns(

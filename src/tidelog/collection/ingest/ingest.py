@@ -30,7 +30,7 @@ from tidelog.collection.ingest.engine import (
     rows_refused,
     write_skipped,
 )
-from tidelog.collection.ingest.evolving import candidates, new_columns, with_columns
+from tidelog.collection.ingest.evolving import candidates, new_columns, not_given_up, with_columns
 from tidelog.collection.ingest.notes import add_notes
 from tidelog.collection.ingest.source_shards import SourceShards, same_as_theirs
 from tidelog.collection.source.binding import (
@@ -340,6 +340,10 @@ class Ingester(SourceShards):
         computed = nothing_computed(len(self.outputs))
         if job.ranges:
             computed = await compute_carefully(self.engine, job, self.source)
+        if computed.dropped:
+            ignore_case = self.info.csv.ignore_case is True
+            left = not_given_up(computed.dropped, self.schema, ignore_case=ignore_case)
+            computed = replace(computed, dropped=left)
         return computed, job, skipped
 
     async def _completed(
