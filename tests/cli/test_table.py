@@ -583,6 +583,7 @@ def test_a_wrong_alter_is_refused(keyed: Cli, cli: Cli) -> None:
     for given, words in {
         (): "--add",
         ("--add", "w"): "--add cannot be read at 'w'",
+        ("--add", "a.b int"): "put names with other characters in double quotes",
         ("--add", "w money"): "--add cannot be read: ",
         ("--add", "item int"): "has a column 'item' already",
         ("--drop", "x", "--yes"): "no column 'x'; the columns are id, item, price",

@@ -83,5 +83,5 @@ def test_maintenance_of_a_location_has_its_tables(lake: Cli) -> None:
 )
 def test_commands_of_sources_refuse_a_table(lake: Cli, command: tuple[str, ...]) -> None:
     """A table has no source, and the message says so."""
-    refused(lake(*command), "'t' is a table, so it has no source")
+    refused(lake(*command), "'t' is a table, so it has no source: write and alter it as")
     assert lake.done("collection", "list", "--json").object["name"] == "t"

@@ -196,7 +196,9 @@ class Catalog:
     def source(self, name: str) -> SourceInfo:
         """Return a source; raises like `collection`."""
         if name in self.tables:
-            raise NoSuchCollection(f"{name!r} is a table, so it has no source")
+            raise NoSuchCollection(
+                f"{name!r} is a table, so it has no source: write and alter it as a table"
+            )
         _check_known(self.sources, name, "source")
         return self.sources[name]
 
@@ -204,7 +206,8 @@ class Catalog:
         """Return a table; raises like `collection`."""
         if name in self.sources:
             raise NoSuchCollection(
-                f"{name!r} is not a table, because its source writes it: read it as a collection"
+                f"{name!r} is not a table, because its source writes it: read it as a collection, "
+                "and alter it as a source"
             )
         _check_known(self.tables, name, "table")
         return self.tables[name]

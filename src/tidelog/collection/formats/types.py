@@ -130,7 +130,7 @@ def _split_columns(text: str, what: str) -> list[tuple[str, str]]:
         if found is None:
             raise UsageError(
                 f"{what}= cannot be read at {item.strip()!r}: write names and types, such as "
-                "'flight int, day date'"
+                "'flight int, day date', and put names with other characters in double quotes"
             )
         name = found.group(1)
         plain = name[1:-1].replace('""', '"') if name.startswith('"') else name
