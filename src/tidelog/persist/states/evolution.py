@@ -222,7 +222,8 @@ def check_newest(state: State, schema: bytes) -> None:
 def evolved(why: str, state: State) -> SchemaEvolved:
     return SchemaEvolved(
         f"the schema has evolved since this handle was opened ({why}): open the table or "
-        "collection again, or the shard without a schema or with the newest one",
+        "collection again, or the shard without a schema or with the newest one; run a command "
+        "again",
         schema_id=state.schema_id,
     )
 
