@@ -30,7 +30,7 @@ from tidelog.persist.read.pieces import (
     pieces_as_written,
 )
 from tidelog.persist.read.selection import CheckedSelection, first_rows, rows_count
-from tidelog.persist.read.sweep import SMALL_ROWS, pieces_by_key
+from tidelog.persist.read.sweep import FEW_ROWS, pieces_by_key
 from tidelog.store.port import Store
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Reading:
             async with aclosing(read(parts, wanted, self._opener(box))) as pieces:
                 async for piece in pieces:
                     choose = partial(self.wanted.chosen, piece, sandbox, name=self.name)
-                    is_small = sandbox is None and piece.num_rows <= SMALL_ROWS
+                    is_small = sandbox is None and piece.num_rows <= FEW_ROWS
                     chosen = choose() if is_small else await self.clock.offload(choose)
                     if left is not None:
                         chosen = first_rows(chosen, left)

@@ -65,6 +65,8 @@ class ByValues:
 
     def places(self, rows: pa.Table) -> Places:
         """Return the index of each row's combination among ``values``, or -1."""
+        if (among := self._places_by_number(rows)) is not None:
+            return among
         hashes = _hashes(rows.select(self.columns))
         found = np.full(len(hashes), -1, np.int64)
         known, order = self._sorted
@@ -80,6 +82,17 @@ class ByValues:
             found[some[same]] = order[at[same]]
         return found
 
+    def _places_by_number(self, rows: pa.Table) -> Places | None:
+        """Return `places` of a single column of numbers; None if its rows must be hashed."""
+        column = rows.column(self.columns[0])
+        numbers = None if column.null_count else self._numbers
+        if numbers is None or column.type != self.values.schema.types[0]:
+            return None
+        known, order = numbers
+        values = ordered(column).to_numpy()
+        at = np.minimum(np.searchsorted(known, values), len(known) - 1)
+        return np.where(known[at] == values, order[at], -1)
+
     def reaches(self, bounds: Mapping[str, Interval]) -> bool:
         return all(
             _any_within(values, bounds.get(name, OPEN)) for name, values in self._ordered.items()
@@ -91,6 +104,17 @@ class ByValues:
         known, order = self._sorted
         again = np.flatnonzero((known.lo[1:] == known.lo[:-1]) & (known.hi[1:] == known.hi[:-1]))
         return int(order[again + 1].min()) if len(again) else None
+
+    @cached_property
+    def _numbers(self) -> tuple[npt.NDArray[Any], Places] | None:
+        """The sorted values of a single column of numbers, and the index of each."""
+        column = ordered(self.values.column(0))
+        is_number = len(self.columns) == 1 and pa.types.is_integer(column.type)
+        if not is_number or column.null_count or not len(column):
+            return None
+        values = column.to_numpy()
+        order = np.argsort(values, kind="stable")
+        return values[order], order
 
     @cached_property
     def _sorted(self) -> tuple[Hashes, Places]:
@@ -115,14 +139,17 @@ class ByValues:
         return found
 
     @cached_property
-    def _ordered(self) -> dict[str, list[Any]]:
+    def _ordered(self) -> dict[str, Sequence[Any]]:
         """The sorted values of each column that can have bounds, in the form of bounds."""
-        found: dict[str, list[Any]] = {}
+        found: dict[str, Sequence[Any]] = {}
         for name in self.columns:
             column = ordered(self.values.column(name))
             if is_ordered(self.values.schema.field(name).type):
                 distinct = pc.unique(column.drop_null())
-                found[name] = distinct.take(pc.sort_indices(distinct)).to_pylist()
+                values: Any = distinct.take(pc.sort_indices(distinct))
+                is_number = pa.types.is_integer(values.type)
+                # A list of numbers takes longer than the rest of a lookup.
+                found[name] = values.to_numpy() if is_number else values.to_pylist()
         return found
 
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from tidelog.collection.table.lookups import ByCondition, ByValues, Lookup
 from tidelog.collection.table.placement import buckets_of
 from tidelog.core.clock import run_all
+from tidelog.core.threads import cores, on_cores
 from tidelog.errors import AsOfBeforeSince, PartMissing, SchemaEvolved
 from tidelog.persist.format.bounds import box_of_part
 from tidelog.persist.format.corrected import consolidated
@@ -177,7 +178,7 @@ class TableReader:
         else:
             opened = await self._opened(parts, view, lookup.columns)
             found = await self.transactions.clock.offload(
-                lambda: [_matching(one, lookup, self.schema, as_of) for one in opened]
+                lambda: _matching(opened, lookup, self.schema, as_of)
             )
         tables = [one.select(empty.column_names).cast(empty.schema) for one in found]
         work = partial(consolidated, pa.concat_tables([empty, *tables]))
@@ -296,23 +297,38 @@ def _stored(view: TableView) -> ShardSchema:
     return newest_schema(next(iter(view.states.values())))
 
 
-def _matching(opened: OpenPart, lookup: Lookup, schema: ShardSchema, as_of: int) -> pa.Table:
-    """Return the rows of a lookup in a part, with ``_diff``.
+def _matching(
+    opened: Sequence[OpenPart], lookup: Lookup, schema: ShardSchema, as_of: int
+) -> list[pa.Table]:
+    """Return the rows of a lookup in some parts, with ``_diff``; each core decodes a share."""
+    groups = [
+        (one, number)
+        for one in opened
+        for number, group in enumerate(one.groups)
+        if lookup.reaches(group.bounds)
+    ]
+    share = -(-len(groups) // cores()) or 1
+    starts = range(0, len(groups), share)
 
-    The columns of the lookup are decoded first; the others only in row groups with such a row.
-    """
-    found = [schema.contents.empty_table()]
+    def matching(start: int) -> list[pa.Table]:
+        decoded = partial(_matching_in, lookup=lookup, schema=schema, as_of=as_of)
+        return [decoded(*group) for group in groups[start : start + share]]
+
+    found = on_cores([partial(matching, start) for start in starts])
+    return [table for tables in found for table in tables]
+
+
+def _matching_in(
+    opened: OpenPart, group: int, *, lookup: Lookup, schema: ShardSchema, as_of: int
+) -> pa.Table:
+    """Return the rows of a lookup in a row group; other columns are decoded only for such rows."""
+    keys = opened.read([group], list(lookup.columns), as_of=as_of)
+    places = np.flatnonzero(lookup.mask(keys))
+    if not len(places):
+        return schema.contents.empty_table()
+    # The two reads omit the same rows, those of later times.
     rest = [name for name in (*schema.names, DIFF) if name not in lookup.columns]
-    for number, group in enumerate(opened.groups):
-        if not lookup.reaches(group.bounds):
-            continue
-        decode = partial(opened.read, [number], as_of=as_of, use_threads=True)
-        keys = decode(list(lookup.columns))
-        places = np.flatnonzero(lookup.mask(keys))
-        if len(places):
-            # The two reads omit the same rows, those of later times.
-            others = decode(rest)
-            for name in lookup.columns:
-                others = others.append_column(name, keys.column(name))
-            found.append(others.take(places).select(schema.contents.names))
-    return pa.concat_tables(one.cast(schema.contents) for one in found)
+    others = opened.read([group], rest, as_of=as_of)
+    for name in lookup.columns:
+        others = others.append_column(name, keys.column(name))
+    return others.take(places).select(schema.contents.names).cast(schema.contents)

@@ -10,7 +10,7 @@ Source: persist, "Snapshot"; design page 4, "Reading".
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +27,7 @@ from tidelog.persist.format.part import Part, int64_array
 from tidelog.persist.format.schema import DIFF, ShardSchema
 from tidelog.persist.format.updates import sum_up
 from tidelog.persist.read.opened import OpenPart, PartOpener
+from tidelog.persist.read.part_bytes import SMALL_ROWS, together
 from tidelog.persist.read.pieces import SnapshotQuery, opener_names, pieces_as_written
 from tidelog.persist.read.selection import CheckedSelection
 from tidelog.persist.read.spilled_rows import MEMORY_BYTES, SpilledRows
@@ -37,8 +38,6 @@ from tidelog.store.port import Store
 IN_MEMORY_BYTES: Final = 8 * 1024 * 1024
 SINGLE_VALUE_BYTES_MAX: Final = 4 * 1024 * 1024
 GROUPS_DECODED: Final = 8  # By one thread; a part has up to some dozens of groups.
-SMALL_ROWS: Final = 65_536  # Parts of at most so many rows are opened and decoded by one thread.
-PARTS_DECODED: Final = 16  # By one thread; meanwhile, other parts arrive.
 ONES_ROWS: Final = 65_536
 
 Pieces: TypeAlias = AsyncGenerator[pa.Table, None]
@@ -182,7 +181,7 @@ class ContentsReader:
             work = [partial(offload, partial(decode, opened, share)) for share in shares]
             return await run_all(work, at_once=opener.reads)
 
-        work = [partial(read, some) for some in _together(parts)]
+        work = [partial(read, some) for some in together(parts)]
         found = await run_all(work, at_once=opener.reads)
         tables = [table for of_part in found for table in of_part]
         table = pa.concat_tables([out.empty_table().drop_columns([DIFF]), *tables])
@@ -209,18 +208,6 @@ class ContentsReader:
             ).tables(parts),
         }
         return ways[choose_way(parts, self.schema)]()
-
-
-def _together(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
-    """Yield adjacent parts that one thread decodes; each change of the thread takes 0.2 ms."""
-    start = rows = 0
-    for place, part in enumerate(parts):
-        if place > start and (rows + part.rows > SMALL_ROWS or place - start == PARTS_DECODED):
-            yield parts[start:place]
-            start, rows = place, 0
-        rows += part.rows
-    if parts:
-        yield parts[start:]
 
 
 async def _at_once(parts: Sequence[Part], wanted: SnapshotQuery, opener: PartOpener) -> Pieces:

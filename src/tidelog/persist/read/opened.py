@@ -18,14 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidelog.core.clock import Clock, run_all
+from tidelog.core.clock import Clock
 from tidelog.core.temporary import temporary_files
-from tidelog.errors import CorruptionError, ObjectNotFound
+from tidelog.errors import CorruptionError
 from tidelog.persist.format.bounds import OPEN, Box, Interval, box_of_group, overlaps, scalar_of
-from tidelog.persist.format.part import Part, at_commit, check_bytes, decode_part, missing_part
+from tidelog.persist.format.part import Part, at_commit, check_bytes, decode_part
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, fitted
+from tidelog.persist.read.part_bytes import PartBytes
 from tidelog.store.port import Store
-from tidelog.store.wrappers.checked import read_checked
 
 T = TypeVar("T")
 
@@ -120,69 +120,35 @@ class PartOpener:
             PartMissing: an object is missing. CorruptionError: the bytes differ from those written.
             LocationError: the store failed.
         """
-        work = [partial(self._open, part, in_files) for part in parts]
-        return await run_all(work, at_once=self.reads)
-
-    async def _open(self, part: Part, in_files: bool) -> OpenPart:
-        if part.path is None:
-            return self._inline(part)
-        return await self._load(part.path, lambda data: self._checked(part, data, in_files))
+        return await self._bytes.load_all(parts, partial(self._checked, in_files=in_files))
 
     async def opened_by(self, parts: Sequence[Part], work: Callable[[OpenPart], T]) -> list[T]:
         """Return the results of ``work`` on open parts, in the thread that checks their bytes.
 
-        One thread then does all work on several small parts. See `open` for the errors.
+        See `open` for the errors.
         """
-        data = await run_all([partial(self._bytes, part) for part in parts], at_once=self.reads)
-
-        def worked(part: Part, data: bytes) -> T:
-            inline = part.path is None
-            return work(self._inline(part) if inline else self._checked(part, data, False))
-
-        try:
-            return await self.clock.offload(lambda: [*map(worked, parts, data)])
-        except CorruptionError:
-            # It may be the damage of a cached copy, and a load reads such a copy again.
-            return [
-                worked(part, b"")
-                if part.path is None
-                else await self._load(part.path, partial(worked, part))
-                for part in parts
-            ]
-
-    async def _bytes(self, part: Part) -> bytes:
-        if part.path is None:
-            return b""
-        try:
-            return (await self.store.get(part.path)).data
-        except ObjectNotFound as error:
-            raise missing_part(part.path) from error
+        return await self._bytes.load_all(
+            parts, lambda part, data: work(self._checked(part, data, in_files=False))
+        )
 
     async def bytes_of(self, part: Part) -> bytes:
         """Read and check the bytes of a part; see `open`."""
 
-        def checked(data: bytes) -> bytes:
+        def checked(part: Part, data: bytes) -> bytes:
             check_bytes(part, data)
             return data
 
+        return await self._bytes.load(part, checked)
+
+    @property
+    def _bytes(self) -> PartBytes:
+        return PartBytes(store=self.store, clock=self.clock, reads=self.reads)
+
+    def _checked(self, part: Part, data: bytes, *, in_files: bool) -> OpenPart:
         if part.path is None:
-            return await self.clock.offload(lambda: checked(part.inline or b""))
-        return await self._load(part.path, checked)
-
-    async def _load(self, path: str, check: Callable[[bytes], T]) -> T:
-        try:
-            return await read_checked(
-                self.store, path, lambda data: self.clock.offload(lambda: check(data))
-            )
-        except ObjectNotFound as error:
-            raise missing_part(path) from error
-
-    def _inline(self, part: Part) -> OpenPart:
-        table = decode_part(part, part.inline or b"", self.schema)
-        groups = [Group(table.num_rows)]
-        return OpenPart(part=part, schema=self.schema, source=table, groups=groups)
-
-    def _checked(self, part: Part, data: bytes, in_files: bool) -> OpenPart:
+            table = decode_part(part, data, self.schema)
+            groups = [Group(table.num_rows)]
+            return OpenPart(part=part, schema=self.schema, source=table, groups=groups)
         check_bytes(part, data)
         return self.opened(part, data, in_files=in_files)
 

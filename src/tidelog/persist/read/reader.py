@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 
 from tidelog.core.clock import Clock, run_all
 from tidelog.core.frontier import TIME_MAX
-from tidelog.errors import ObjectNotFound
 from tidelog.persist.format.bounds import scalar_of
-from tidelog.persist.format.part import Part, decode_own, missing_part
+from tidelog.persist.format.part import Part, decode_own
 from tidelog.persist.format.schema import (
     DIFF,
     TIME,
@@ -29,9 +28,9 @@ from tidelog.persist.format.schema import (
     fitted,
 )
 from tidelog.persist.read.opened import OpenPart, PartOpener
+from tidelog.persist.read.part_bytes import PartBytes
 from tidelog.persist.states.state import State
 from tidelog.store.port import Store
-from tidelog.store.wrappers.checked import read_checked
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,31 +73,29 @@ class PartReader:
             PartMissing: an object is missing. CorruptionError: the bytes differ from those written.
             LocationError: the store failed.
         """
-        work = [partial(self._read, part, schema) for part in parts]
-        return await run_all(work, at_once=self.reads)
+        found = {
+            part.path: kept
+            for part in parts
+            if part.path is not None and (kept := self._kept.get(part.path)) is not None
+        }
+        for path in found:
+            self._kept.move_to_end(path)
 
-    async def _read(self, part: Part, schema: ShardSchema) -> pa.Table:
-        own = schema.of_part(part.schema_id)
-        table = await self._read_own(part, own)
-        return fitted(table, schema.updates.names, schema.updates)
+        def decode(part: Part, data: bytes) -> pa.Table:
+            return decode_own(part, data, schema.of_part(part.schema_id))
 
-    async def _read_own(self, part: Part, own: ShardSchema) -> pa.Table:
-        if part.path is None:
-            return decode_own(part, part.inline or b"", own)
-        kept = self._kept.get(part.path)
-        if kept is not None:
-            self._kept.move_to_end(part.path)
-            return kept
-        try:
-            table = await read_checked(
-                self.store,
-                part.path,
-                lambda data: self.clock.offload(lambda: decode_own(part, data, own)),
-            )
-        except ObjectNotFound as error:
-            raise missing_part(part.path) from error
-        self._keep(part.path, table)
-        return table
+        missing = [part for part in parts if part.path is not None and part.path not in found]
+        loader = PartBytes(store=self.store, clock=self.clock, reads=self.reads)
+        for part, table in zip(missing, await loader.load_all(missing, decode), strict=True):
+            if part.path is not None:
+                found[part.path] = table
+                self._keep(part.path, table)
+        tables = (
+            decode(part, part.inline or b"") if part.path is None else found[part.path]
+            for part in parts
+        )
+        updates = schema.updates
+        return [fitted(table, updates.names, updates) for table in tables]
 
     def _keep(self, path: str, table: pa.Table) -> None:
         # A concurrent call may have read the same part: count it once.

@@ -39,8 +39,8 @@ from tidelog.persist.read.pieces import AHEAD_MAX, HELD_BYTES_MAX, SnapshotQuery
 
 MERGES: Final = 2  # Pieces that are merged or wait for the reader, while the next is decoded.
 # A change of the thread takes as long as work on so many rows.
-SMALL_ROWS: Final = 1_000
-SMALL_BYTES: Final = 64 * 1024
+FEW_ROWS: Final = 1_000
+FEW_BYTES: Final = 64 * 1024
 REST_BYTES_MAX: Final = 64 * 1024 * 1024  # The limit for rows decoded too early.
 
 
@@ -66,7 +66,7 @@ async def pieces_by_key(
         return merge(updates.taken(), narrow, key=schema.key, is_grouped=wanted.is_grouped)
 
     async def worked(updates: _Updates) -> pa.Table:
-        if updates.size_bytes <= SMALL_BYTES:
+        if updates.size_bytes <= FEW_BYTES:
             return merged(updates)
         return await opener.clock.offload(partial(merged, updates))
 
@@ -178,7 +178,7 @@ class Sweep:
     @property
     def is_small(self) -> bool:
         """True if the open parts have few rows."""
-        return sum(cursor.opened.part.rows for cursor in self._cursors) <= SMALL_ROWS
+        return sum(cursor.opened.part.rows for cursor in self._cursors) <= FEW_ROWS
 
     def _least(self, part: Part) -> Any:
         return box_of_part(part).get(self._column, OPEN)[0] if self._can_cut else None
