@@ -280,14 +280,14 @@ def test_columns_and_rows_are_chosen(rows: Cli) -> None:
 def count_parts(cli: Cli, *arguments: str) -> int:
     """Run a command that must succeed; return the number of parts it opened."""
     count = 0
-    real = opened.PartOpener._open
+    real = opened.PartOpener._checked
 
-    async def counting(self: Any, part: Any, in_files: bool) -> Any:
+    def counting(self: Any, part: Any, data: bytes, *, in_files: bool) -> Any:
         nonlocal count
         count += 1
-        return await real(self, part, in_files)
+        return real(self, part, data, in_files=in_files)
 
-    with patch.object(opened.PartOpener, "_open", counting):
+    with patch.object(opened.PartOpener, "_checked", counting):
         cli.done(*arguments)
     return count
 
