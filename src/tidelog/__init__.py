@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         decode_updates,
         encode_updates,
     )
-    from tidelog.persist.read.reader import Split
+    from tidelog.persist.read.splits import Split
     from tidelog.persist.states.transition import Verdict
     from tidelog.wal.append.batching import Batching
     from tidelog.wal.gc.cursors import Witness
@@ -127,7 +127,7 @@ _HOMES = {
     "Witness": "tidelog.wal.gc.cursors",
     "connect": "tidelog.blocking.connection",
     "read_split": "tidelog.blocking.connection",
-    "Split": "tidelog.persist.read.reader",
+    "Split": "tidelog.persist.read.splits",
 }
 
 _MODULES = {

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         encode_updates,
     )
     from tidelog.persist.handle.shard import Shard
-    from tidelog.persist.read.reader import Split
+    from tidelog.persist.read.splits import Split
     from tidelog.persist.shards import Shards
     from tidelog.persist.transactions.transactions import Transactions
     from tidelog.store.port import Store
@@ -135,9 +135,9 @@ async def read_split(split: Split, lake: Location) -> pa.Table:
         CorruptionError: the bytes of a part are wrong.
         LocationError: the store failed.
     """
-    from tidelog.persist.read import reader
+    from tidelog.persist.read import splits
 
-    return await reader.read_split(split, store=lake.store, clock=lake.clock)
+    return await splits.read_split(split, store=lake.store, clock=lake.clock)
 
 
 class connect:  # noqa: N801  A caller awaits it like a function, so it is named like one.

@@ -352,7 +352,7 @@ async def test_rows_staged_before_are_refused_after() -> None:
         staged = await stage_rows(area, store, lake.clock, rows)
         altered = await lake.tables.alter(table.name, add="w double")
         for handle in (table, altered):
-            with pytest.raises(SchemaEvolved, match=f"the table '{table.name}' was altered after"):
+            with pytest.raises(SchemaEvolved, match=f"altered the table '{table.name}' while"):
                 await commit_staged(handle, [staged], "insert")
         assert await rows_of(altered) == Counter((n, f"{n}", None) for n in range(6))
 

@@ -29,7 +29,7 @@ from tidelog.persist.maintenance.merging import decide_merge, plan_full_merge
 from tidelog.persist.maintenance.scrubber import scrub
 from tidelog.persist.read.opened import PartOpener
 from tidelog.persist.read.pieces import SnapshotQuery, changes_in_pieces, opener_names
-from tidelog.persist.read.reader import read_split
+from tidelog.persist.read.splits import read_split
 from tidelog.persist.read.sweep import pieces_by_key
 from tidelog.persist.states.batch import make_batch
 from tidelog.persist.states.evolution import EvolveResult, EvolveVerdict

@@ -18,7 +18,7 @@ from kit.shards import in_memory, merge_away, shard_in_parts
 from tidelog.core.clock import SystemClock
 from tidelog.core.frontier import Frontier
 from tidelog.errors import AsOfBeforeSince, HoldExpired, LocationError, OutcomeUnknown, UsageError
-from tidelog.persist.read.reader import read_split
+from tidelog.persist.read.splits import read_split
 
 LEASE_US = 60_000_000
 

@@ -25,7 +25,8 @@ from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import TIME, ShardSchema
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.opened import Decoders
-from tidelog.persist.read.reader import PartReader, Split, plan_splits, read_split
+from tidelog.persist.read.reader import PartReader
+from tidelog.persist.read.splits import Split, plan_splits, read_split
 from tidelog.persist.write.writer import PartWriter
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Object, Store

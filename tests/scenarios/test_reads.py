@@ -25,7 +25,7 @@ from tidelog.errors import (
 )
 from tidelog.persist.format.schema import TIME
 from tidelog.persist.maintenance.compactor import compact
-from tidelog.persist.read.reader import read_split
+from tidelog.persist.read.splits import read_split
 from tidelog.testing.models import Row, ShardModel, Update, consolidate, contents_of, updates_of
 
 LEASE_US = 60_000_000
@@ -154,7 +154,7 @@ async def test_t25_a_listener_is_told_nothing_again_when_batches_merge(place: Pl
 READ_SPLITS = """
 import asyncio, pickle, sys
 from tidelog.core.clock import SystemClock
-from tidelog.persist.read.reader import read_split
+from tidelog.persist.read.splits import read_split
 from tidelog.store.urls import open_store
 
 async def main():

@@ -47,7 +47,7 @@ from tidelog.persist.format import part
 from tidelog.persist.handle.leasing import LeasedReader
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.maintenance.sweeper import usage_of_shard
-from tidelog.persist.read.reader import Split, read_split
+from tidelog.persist.read.splits import Split, read_split
 from tidelog.testing.models import Row, ShardModel, consolidate, contents_of, updates_of
 
 HANDLES = st.integers(0, 2)

@@ -15,7 +15,7 @@ from tidelog.location import open_location
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.persist.read.reader import Split
+    from tidelog.persist.read.splits import Split
 
 
 def connect(
@@ -48,7 +48,7 @@ def connect(
 
 def read_split(split: Split, lake: Location) -> pa.Table:
     """Return the updates of a split; see `tidelog.aio.read_split`."""
-    from tidelog.persist.read import reader
+    from tidelog.persist.read import splits
 
     inner = lake._inner
-    return lake._portal.run(reader.read_split(split, store=inner.store, clock=inner.clock))
+    return lake._portal.run(splits.read_split(split, store=inner.store, clock=inner.clock))

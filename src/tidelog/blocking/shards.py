@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tidelog.persist.handle.port import Progress
     from tidelog.persist.maintenance.compactor import CompactionReport
     from tidelog.persist.maintenance.sweeper import ShardSweepReport
-    from tidelog.persist.read.reader import Split
+    from tidelog.persist.read.splits import Split
     from tidelog.persist.states.evolution import EvolveResult
     from tidelog.persist.states.state import Token
     from tidelog.persist.states.transition import AppendResult

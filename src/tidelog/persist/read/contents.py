@@ -27,8 +27,8 @@ from tidelog.persist.format.part import Part, int64_array
 from tidelog.persist.format.schema import DIFF, ShardSchema
 from tidelog.persist.format.updates import sum_up
 from tidelog.persist.read.opened import OpenPart, PartOpener
-from tidelog.persist.read.part_bytes import SMALL_ROWS, together
 from tidelog.persist.read.pieces import SnapshotQuery, opener_names, pieces_as_written
+from tidelog.persist.read.reader import SMALL_ROWS, together
 from tidelog.persist.read.selection import CheckedSelection
 from tidelog.persist.read.spilled_rows import MEMORY_BYTES, SpilledRows
 from tidelog.persist.read.sweep import pieces_by_key

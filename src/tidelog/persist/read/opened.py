@@ -24,7 +24,7 @@ from tidelog.errors import CorruptionError
 from tidelog.persist.format.bounds import OPEN, Box, Interval, box_of_group, overlaps, scalar_of
 from tidelog.persist.format.part import Part, at_commit, check_bytes, decode_part
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, fitted
-from tidelog.persist.read.part_bytes import PartBytes
+from tidelog.persist.read.reader import PartBytes
 from tidelog.store.port import Store
 
 T = TypeVar("T")

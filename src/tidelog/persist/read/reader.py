@@ -1,55 +1,97 @@
 """Reading parts: whole objects, each checked against its descriptor before any row is used.
 
+A change of the thread takes as long as the work on a small part. So one thread works on several
+small parts, while others arrive.
 Source: persist, "Snapshot" and "Listen".
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, pairwise
+from typing import Final, TypeAlias, TypeVar
 
-import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidelog.core.clock import Clock, run_all
-from tidelog.core.frontier import TIME_MAX
-from tidelog.persist.format.bounds import scalar_of
-from tidelog.persist.format.part import Part, decode_own
-from tidelog.persist.format.schema import (
-    DIFF,
-    TIME,
-    ShardSchema,
-    decode_schema,
-    encode_with_known,
-    fitted,
-)
-from tidelog.persist.read.opened import OpenPart, PartOpener
-from tidelog.persist.read.part_bytes import PartBytes
+from tidelog.errors import CorruptionError, ObjectNotFound
+from tidelog.persist.format.part import Part, decode_own, missing_part
+from tidelog.persist.format.schema import ShardSchema, fitted
 from tidelog.persist.states.state import State
 from tidelog.store.port import Store
+from tidelog.store.wrappers.checked import read_checked
+
+T = TypeVar("T")
+# It checks the bytes of a part, and raises CorruptionError if they differ from those written.
+Work: TypeAlias = Callable[[Part, bytes], T]
+
+SMALL_ROWS: Final = 65_536  # One thread works on parts of so many rows in all.
+PARTS_TOGETHER: Final = 16
 
 
-class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """A share of a snapshot: a plain value that any process can read, whatever commits later.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartBytes:
+    """Loads the bytes of parts for work in a thread, ``reads`` of them at one time.
 
-    Shape: ``ranges`` has for each part the first row and the limit, in the order of the part.
+    Errors of each call: PartMissing, if an object is missing; CorruptionError, if the bytes differ
+    from those written; LocationError, if the store failed.
     """
 
-    shard: str
-    schema: bytes
-    as_of: int
-    parts: tuple[Part, ...]
-    ranges: tuple[tuple[int, int], ...]
+    store: Store
+    clock: Clock
+    reads: int = 8
 
-    @property
-    def size_bytes(self) -> int:
-        """The stored bytes of the rows; each row counts as an equal share of its part."""
-        pairs = zip(self.parts, self.ranges, strict=True)
-        return sum(part.size_bytes * (limit - start) // part.rows for part, (start, limit) in pairs)
+    async def load(self, part: Part, work: Work[T]) -> T:
+        """Return the result of ``work`` on the bytes of a part."""
+        if part.path is None:
+            return work(part, part.inline or b"")
+        offload = self.clock.offload
+        try:
+            return await read_checked(
+                self.store, part.path, lambda data: offload(partial(work, part, data))
+            )
+        except ObjectNotFound as error:
+            raise missing_part(part.path) from error
+
+    async def load_all(self, parts: Sequence[Part], work: Work[T]) -> list[T]:
+        """Return the results of ``work`` on the bytes of parts, in order."""
+        if not parts:
+            return []
+        calls = [partial(self._load_some, some, work) for some in together(parts)]
+        return [one for some in await run_all(calls, at_once=self.reads) for one in some]
+
+    async def _load_some(self, parts: Sequence[Part], work: Work[T]) -> list[T]:
+        if len(parts) == 1 or all(part.path is None for part in parts):
+            return [await self.load(part, work) for part in parts]
+        data = await run_all([partial(self._bytes, part) for part in parts], at_once=self.reads)
+        try:
+            return await self.clock.offload(lambda: [*map(work, parts, data)])
+        except CorruptionError:
+            # It may be the damage of a cached copy, and `load` reads such a copy again.
+            return [await self.load(part, work) for part in parts]
+
+    async def _bytes(self, part: Part) -> bytes:
+        if part.path is None:
+            return part.inline or b""
+        try:
+            return (await self.store.get(part.path)).data
+        except ObjectNotFound as error:
+            raise missing_part(part.path) from error
+
+
+def together(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
+    """Yield adjacent parts that one thread works on."""
+    start = rows = 0
+    for place, part in enumerate(parts):
+        is_full = rows + part.rows > SMALL_ROWS or place - start == PARTS_TOGETHER
+        if place > start and is_full:
+            yield parts[start:place]
+            start, rows = place, 0
+        rows += part.rows
+    if parts:
+        yield parts[start:]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,85 +159,3 @@ def parts_between(state: State, after: int, until: int) -> list[Part]:
     """Return the parts that hold updates at times after ``after``, up to ``until``."""
     held = (p for b in state.batches.after(after) for p in b.parts)
     return [p for p in held if p.time_max > after and p.time_min <= until]
-
-
-def plan_splits(
-    shard: str, schema: ShardSchema, as_of: int, parts: Sequence[Part], count: int
-) -> list[Split]:
-    """Divide parts into exactly ``count`` splits of about equal bytes, each of adjacent rows.
-
-    A cut can come between two updates of one row, so only the sum of all splits is the snapshot. A
-    cut by keys would make each reader fetch each part with keys of its range, and unmerged parts
-    have keys of all ranges.
-    """
-    total = sum(part.size_bytes for part in parts)
-    shares: list[list[tuple[Part, tuple[int, int]]]] = [[] for _ in range(count)]
-    before = 0
-    for part in parts:
-        for split, rows in _ranges(part, before, total, count):
-            shares[split].append((part, rows))
-        before += part.size_bytes
-    encoded = encode_with_known(schema)
-    return [
-        Split(
-            shard=shard,
-            schema=encoded,
-            as_of=as_of,
-            parts=tuple(part for part, _ in share),
-            ranges=tuple(rows for _, rows in share),
-        )
-        for share in shares
-    ]
-
-
-def _ranges(
-    part: Part, before: int, total: int, count: int
-) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield the splits that have rows of a part, with the range of the rows.
-
-    The part's bytes come after ``before`` of the ``total`` bytes, which the splits share equally.
-    """
-    size = part.size_bytes
-    first, last = before * count // total, (before + size - 1) * count // total
-    # The part's bytes before the end of each split, times ``count``.
-    ends = (split * total - before * count for split in range(first + 1, last + 1))
-    cuts = [0, *(end * part.rows // (size * count) for end in ends), part.rows]
-    for split, (start, limit) in enumerate(pairwise(cuts), first):
-        if start < limit:
-            yield split, (start, limit)
-
-
-async def read_split(split: Split, *, store: Store, clock: Clock) -> pa.Table:
-    """Return a split's updates, with times advanced to its as-of; the splits' sum is the snapshot.
-
-    Only the row groups that have the split's rows are decoded, after the check of the whole part.
-
-    Raises:
-        CorruptionError, LocationError: see `PartReader.read`.
-    """
-    schema = decode_schema(split.schema)
-    opener = PartOpener(store=store, clock=clock, schema=schema)
-
-    async def read(part: Part, rows: tuple[int, int]) -> pa.Table:
-        (opened,) = await opener.open([part])
-        return await clock.offload(lambda: _rows_of(opened, *rows, as_of=split.as_of))
-
-    pairs = zip(split.parts, split.ranges, strict=True)
-    found = await run_all([partial(read, *pair) for pair in pairs], at_once=opener.reads)
-    table = pa.concat_tables([schema.contents.empty_table(), *found])
-    times = pa.repeat(pa.scalar(split.as_of, pa.int64()), table.num_rows)
-    return table.add_column(len(schema.names), schema.updates.field(TIME), times)
-
-
-def _rows_of(opened: OpenPart, start: int, limit: int, *, as_of: int) -> pa.Table:
-    """Return columns and ``_diff`` of a range of rows, those at times up to ``as_of``."""
-    ends = list(accumulate(group.rows for group in opened.groups))
-    begins = [0, *ends[:-1]]
-    wanted = [n for n, end in enumerate(ends) if end > start and begins[n] < limit]
-    names = opened.schema.names
-    # A filter by time before the cut would move the rows.
-    table = opened.read(wanted, [*names, TIME, DIFF], as_of=TIME_MAX, use_threads=True)
-    table = table.slice(start - begins[wanted[0]], limit - start)
-    if opened.part.time_max > as_of:
-        table = table.filter(pc.less_equal(table.column(TIME), scalar_of(as_of, pa.int64())))
-    return table.select([*names, DIFF])

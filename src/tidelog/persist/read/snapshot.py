@@ -28,10 +28,11 @@ from tidelog.persist.read.contents import (
     choose_way,
     divided,
 )
-from tidelog.persist.read.reader import PartReader, Split, plan_splits
+from tidelog.persist.read.reader import PartReader
 from tidelog.persist.read.rereading import READS_MAX, overtaken, reread
 from tidelog.persist.read.selection import CheckedSelection, check_rows_count, each_row
 from tidelog.persist.read.spilled_rows import MEMORY_BYTES
+from tidelog.persist.read.splits import Split, plan_splits
 from tidelog.persist.states.state import State
 
 if TYPE_CHECKING:
