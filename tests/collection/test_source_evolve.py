@@ -105,6 +105,27 @@ async def test_files_with_more_columns_add_them(format: str, tmp_path: Path) -> 
     )
 
 
+async def test_a_required_column_of_parquet_becomes_a_nullable_one(tmp_path: Path) -> None:
+    """Rows that were ingested before have no value, and neither have other files."""
+    lake = await lake_of(tmp_path, format="parquet", evolve=True)
+    inner = pa.struct([pa.field("a", pa.int64(), nullable=False)])
+    fields = [("n", pa.int64()), ("x", pa.int64()), ("s", inner), ("l", pa.list_(inner))]
+    needed = pa.schema(
+        [pa.field(name, kind, nullable=False, metadata={"k": "v"}) for name, kind in fields]
+    )
+    row = {"n": 1, "x": 5, "s": {"a": 6}, "l": [{"a": 7}]}
+    pq.write_table(pa.Table.from_pylist([row], schema=needed), tmp_path / "in" / "1.parquet")
+    pq.write_table(pa.table({"n": [2]}), tmp_path / "in" / "2.parquet")
+    summary = await ingested(tmp_path)
+    assert (summary.rows, summary.bad, summary.dropped) == (2, 0, {})
+    found = (await table_of(lake)).drop_columns(["_diff"]).to_pylist()
+    empty = dict.fromkeys(row)
+    assert sorted(found, key=lambda one: one["n"]) == [
+        {"at": None, **row},
+        {"at": None, **empty, "n": 2},
+    ]
+
+
 async def test_fields_that_few_rows_have_become_columns(tmp_path: Path) -> None:
     """Else a tick with many kinds of events would lose all their fields, for good."""
     lake = await lake_of(tmp_path, evolve=True)

@@ -234,7 +234,9 @@ class _TypedSample:
         elif self.info.format == ROWS and isinstance(data, pa.Table):
             schema = data.schema
         for one in schema:
-            self.found.setdefault(one.name, one.with_type(without_maps(plain_type(one.type))))
+            # A column of the source is nullable, also if the file's column is not.
+            column = pa.field(one.name, without_maps(plain_type(one.type)))
+            self.found.setdefault(one.name, column)
 
     def columns(self) -> Iterable[pa.Field[Any]]:
         return self.found.values()
