@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import datetime
+import gzip
 import io
 import json
 import os
@@ -214,6 +215,68 @@ def test_values_that_fit_are_cast_as_in_python(cli: Cli, tmp_path: Path, format:
 
     (found,) = rows_of(cli, "kinds")
     assert (found["cost"], found["item"], found["id"]) == (3.0, '{"a": 1}', 2)
+
+
+def test_a_retry_says_that_its_rows_were_written_before(prices: Cli) -> None:
+    """The counts are those of the first write, so alone they would look like a second one."""
+    token, given = ("--token", "import:7", "--json"), array_of([{"id": 1}, {"id": 2}])
+    first = prices.done("table", "insert", "prices", "-", *token, given=given).object
+    assert first["repeated"] is False
+    update = ("update", "--set", "price = 0", "--where", "true")
+    delete = ("delete", "--where", "true")
+    for verb, *options in (("insert", "-"), ("upsert", "-"), ("merge", "-"), update, delete):
+        words = ("table", verb, "prices", *options, *token[:2])
+        done = prices.done(*words, given=given)
+        assert done.err.startswith("nothing was written, because an earlier write has this --token")
+        assert prices.done(*words, "--json", given=given).object == {**first, "repeated": True}
+    assert len(rows_of(prices)) == 2
+
+
+VIEWS = [pa.list_view(pa.int64()), pa.list_(pa.large_list_view(pa.int64()))]
+
+
+@pytest.mark.parametrize("dtype", VIEWS, ids=str)
+def test_list_views_are_refused_by_their_type(cli: Cli, tmp_path: Path, dtype: pa.DataType) -> None:
+    """Arrow casts some of them to lists that are not valid."""
+    cli.done("table", "create", "lists", "--schema", "l bigint[]")
+    rows = pa.table({"l": pa.array([[]], dtype)})
+    said = cli("table", "insert", "lists", saved(tmp_path, rows, "arrow"))
+
+    refused(said, "the column 'l' has the type", "list views are not read", "nothing was written")
+    assert rows_of(cli, "lists") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "hint"),
+    [
+        ("a.txt", b"id\n1\n", True),
+        ("-", b"id\n1\n", True),
+        ("a.txt.gz", b"id\n1\n", True),
+        ("a.jsonl", b"id\n1\n", False),
+        ("a.csv", b"id\nx\n", False),
+    ],
+)
+def test_an_error_in_a_file_of_unknown_format_names_the_option(
+    prices: Cli, tmp_path: Path, name: str, given: bytes, hint: bool
+) -> None:
+    """Without a known ending, the rows are read as json."""
+    path = tmp_path / name
+    if name != "-":
+        path.write_bytes(gzip.compress(given) if name.endswith(".gz") else given)
+    said = prices.run(
+        *("--location", prices.location, "table", "insert", "prices"),
+        "-" if name == "-" else str(path),
+        given=given,
+    )
+    refused(said, "does not fit")
+    assert ("read as json: pass another --format" in said.err) == hint
+
+
+def test_a_misfit_of_csv_names_the_type(prices: Cli, tmp_path: Path) -> None:
+    """The message of json does so, too."""
+    (tmp_path / "a.csv").write_text("id,price\nx,1\n")
+    said = prices("table", "insert", "prices", tmp_path / "a.csv")
+    refused(said, "column 'id' does not fit its type BIGINT")
 
 
 def test_timestamps_of_96_bits_may_have_any_year(cli: Cli, tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_a_query_comes_from_standard_input_and_goes_to_a_file(shop: Cli, tmp_pat
     [
         ("DELETE FROM orders", "only reads"),
         ("FROM 'x.csv'", "no collection named 'x.csv'; existing collections: orders, prices"),
+        ("FROM price", "no collection named 'price'; did you mean 'prices'? existing collections"),
         ("SELECT * FROM read_csv('x.csv')", "opens no file"),
         ("SELECT (", "invalid"),
         ("", "query is empty"),

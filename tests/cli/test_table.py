@@ -428,7 +428,8 @@ def test_a_retry_with_the_same_token_writes_once(keyed: Cli) -> None:
     put(keyed, "upsert", "prices", {**TEA, "price": 4.0})
     again = put(keyed, "insert", "prices", TEA, JAM, more=token)
 
-    assert again == first
+    assert again == {**first, "repeated": True}
+    assert not first["repeated"]
     assert len(rows_of(keyed, "prices")) == 2
     path = str(keyed.write_lines("a.jsonl", TEA))
     for wrong in ("import", "import:", ":7", "import:-1", "import:x", "a\nb:1"):
@@ -439,7 +440,8 @@ def test_a_retry_with_the_same_token_writes_once(keyed: Cli) -> None:
 def test_a_retry_of_an_insert_without_keys_writes_once(loose: Cli) -> None:
     """Other rows under the same token are refused."""
     first = put(loose, "insert", "notes", TEA, more=("--token", "w:1"))
-    assert put(loose, "insert", "notes", TEA, more=("--token", "w:1")) == first
+    again = put(loose, "insert", "notes", TEA, more=("--token", "w:1"))
+    assert (again["time"], again["repeated"]) == (first["time"], True)
     path = loose.write_lines("a.jsonl", JAM)
     refused(
         loose("table", "insert", "notes", path, "--token", "w:1"),

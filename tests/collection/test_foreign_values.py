@@ -17,7 +17,7 @@ import pytest
 from kit.decoding import decoded as decoded_text
 from kit.decoding import decoded_parquet as decoded
 from tidelog.collection.formats.parquet import changed_types
-from tidelog.collection.formats.types import without_maps
+from tidelog.collection.formats.types import sql_type, without_maps
 from tidelog.collection.source.infer import sample_schema
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import UsageError
@@ -147,8 +147,12 @@ def test_text_of_parquet_that_is_not_utf8_makes_bad_rows(kind: str) -> None:
 
     found.rows.validate(full=True)
     assert found.rows.column("n").to_pylist() == [1, 2]
+    kind_in_sql = sql_type(wanted.field("c").type)
     assert found.errors.select(["offset", "reason"]).to_pylist() == [
-        {"offset": 0, "reason": "column 'c' does not fit its type"}
+        {
+            "offset": 0,
+            "reason": f"column 'c' does not fit its type {kind_in_sql}",
+        }
     ]
     assert "\ufffd" in str(found.errors.column("text")[0])
 

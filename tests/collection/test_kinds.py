@@ -111,7 +111,7 @@ async def test_rows_that_do_not_fit_are_told_by_path_and_address() -> None:
     (error,) = await rows_in(location, "s_errors")
     assert (tick.rows, tick.bad) == (2, 1)
     assert (error["file"], error["offset"]) == ("a", 1)
-    assert error["reason"] == "column 'k' does not fit its type"
+    assert error["reason"] == "column 'k' does not fit its type UTINYINT"
     assert "'k': 300" in error["text"]
 
 

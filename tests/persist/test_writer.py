@@ -18,6 +18,7 @@ from tidelog.core.ids import ShardId
 from tidelog.errors import LocationError, Outcome, UsageError
 from tidelog.persist.format import parquet, part
 from tidelog.persist.format.part import decode_part
+from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import prepare_updates
 from tidelog.persist.write.writer import RECORD_BYTES_MAX, PartWriter, cut
 from tidelog.store.memory import MemoryStore
@@ -131,16 +132,18 @@ async def test_an_upload_that_fails_says_that_nothing_was_appended(told: bool) -
 def test_one_row_that_is_too_large_is_refused_among_many_that_are_not() -> None:
     """The limit of 8 MiB is for each row, not for the average."""
     small = [(f"k{n}", n, 0, 1) for n in range(1_000)]
-    large = [("x" * (RECORD_BYTES_MAX + 1), 0, 0, 1)]
+    large = [("x" * (RECORD_BYTES_MAX + 1), 7, 0, 1)]
 
-    assert len(cut(table_of(SCHEMA, small), 1_000)) > 10
-    with pytest.raises(UsageError, match="8 MiB"):
-        cut(table_of(SCHEMA, [*small, *large, *small]), 64 << 20)
-    with pytest.raises(UsageError, match="8 MiB"):
-        cut(table_of(SCHEMA, large), 64 << 20)
-    assert (
-        len(cut(table_of(SCHEMA, [("x" * (1 << 20), n, 0, 1) for n in range(20)]), 64 << 20)) == 1
-    )
+    loose = ShardSchema(SCHEMA.data, 0)
+    assert len(cut(table_of(SCHEMA, small), 1_000, SCHEMA)) > 10
+    with pytest.raises(
+        UsageError, match=r"the row with .*=7 has over 8 MiB, mostly in the column "
+    ):
+        cut(table_of(SCHEMA, [*small, *large, *small]), 64 << 20, loose)
+    with pytest.raises(UsageError, match=r"the row with .*='xxx.* has over 8 MiB"):
+        cut(table_of(SCHEMA, large), 64 << 20, SCHEMA)
+    mebibytes = [("x" * (1 << 20), n, 0, 1) for n in range(20)]
+    assert len(cut(table_of(SCHEMA, mebibytes), 64 << 20, SCHEMA)) == 1
 
 
 async def test_parts_carry_the_epoch_they_were_begun_under() -> None:

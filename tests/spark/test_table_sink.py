@@ -14,11 +14,13 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
+    ArrayType,
     IntegerType,
     LongType,
     StringType,
     StructField,
     StructType,
+    YearMonthIntervalType,
 )
 
 import tidelog
@@ -29,7 +31,13 @@ from tidelog.spark.datasource import TidelogDataSource
 from tidelog.spark.options import SourceError
 
 COLUMNS = "a bigint, b varchar"
-TYPES = {"long": LongType(), "string": StringType(), "int": IntegerType()}
+TYPES = {
+    "long": LongType(),
+    "string": StringType(),
+    "int": IntegerType(),
+    "months": YearMonthIntervalType(),
+    "list": ArrayType(YearMonthIntervalType()),
+}
 
 
 @pytest.fixture
@@ -130,6 +138,8 @@ def test_a_bad_row_fails_the_write(spark: SparkSession, lake: Path) -> None:
         ("plain", "a long", {"mergeSchema": "true"}, "unknown option 'mergeSchema'"),
         ("none", "a long", {}, "no table named 'none'; existing tables: keyed, plain"),
         ("plain", "a long", {"kind": "changes"}, "Spark cannot write changes"),
+        ("plain", "a long, b months", {}, "'b' has the type interval year to month, which tide"),
+        ("plain", "a list, b string", {}, "'a' has the type array<interval year to month>"),
     ],
 )
 def test_bad_writes_are_refused_before_a_task_starts(

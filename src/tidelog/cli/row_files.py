@@ -41,6 +41,7 @@ READ_BYTES: Final = 8 * 1024 * 1024
 RECORD_BYTES_MAX: Final = 4 * READ_BYTES
 SAMPLE_BYTES: Final = 2 * 1024 * 1024
 STDIN: Final = "standard input"
+_JSON_ENDINGS: Final = (".json", ".jsonl", ".ndjson")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,10 +207,12 @@ class RowFiles:
             first = found.errors.slice(0, 1).to_pylist()[0]
             before = data.count(b"\n", 0, first["offset"] - at)
             place = "" if line is None else f" (line {line + before})"
+            is_sure = dialect is not None or any(one in name.lower() for one in _JSON_ENDINGS)
+            hint = "" if is_sure else "; the rows were read as json: pass another --format"
             raise UsageError(
                 f"{name}: the record at byte {first['offset']}{place} does not fit: "
                 f"{first['reason']}: "
-                f"{first['text'][:200]!r}; {self.undone}"
+                f"{first['text'][:200]!r}; {self.undone}{hint}"
             )
         return found.rows.select(self.wanted.names)
 

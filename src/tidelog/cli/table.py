@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
@@ -33,10 +33,13 @@ from tidelog.cli.table_options import (
     TableName,
     TokenText,
     WriteOptions,
+    Written,
+    count_of,
     expressions_of,
+    written,
 )
 from tidelog.core.arguments import split_names
-from tidelog.errors import AsOfBeforeSince, DeletesAllRows, UsageError
+from tidelog.errors import DeletesAllRows, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -365,7 +368,7 @@ def delete(
 
     while True:
         try:
-            done = _written(context, name, write)
+            done = written(context, name, options.token, write)
             break
         except DeletesAllRows as error:
             # More rows may come while the user answers; then the command asks again.
@@ -375,7 +378,7 @@ def delete(
                 deed="delete all rows",
                 undone="Nothing was deleted.",
             )
-    done.show(f"{_count(done.removed)} deleted", as_json=as_json)
+    done.show(f"{count_of(done.removed)} deleted", as_json=as_json)
 
 
 @app.command("update")
@@ -406,8 +409,8 @@ def update(
         time = await table.update(set=expressions, where=where, at=options.at, token=options.token)
         return time, 0
 
-    done = _written(context, name, write)
-    done.show(f"{_count(done.removed)} changed", as_json=as_json)
+    done = written(context, name, options.token, write)
+    done.show(f"{count_of(done.removed)} changed", as_json=as_json)
 
 
 @app.command("advance")
@@ -516,38 +519,6 @@ def _question(name: str, rows: int) -> str:
     return f"Delete all {count_text(rows, 'row')} of the table {name!r}?"
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """The result of a write: its time, and the numbers of rows given, added and removed."""
-
-    name: str
-    time: int
-    rows: int
-    added: int | None
-    removed: int | None
-
-    @property
-    def counts(self) -> str:
-        """The numbers of rows added and removed, if they are known."""
-        return "" if self.added is None else f" ({self.added} added, {self.removed} removed)"
-
-    def show(self, deed: str, *, as_json: bool) -> None:
-        from tidelog.collection.formats.times import format_time
-
-        fields = {
-            "table": self.name,
-            "time": self.time,
-            "added": self.added,
-            "removed": self.removed,
-        }
-        text = f"{deed}, visible as of {format_time(self.time)}"
-        show(fields, text, as_json=as_json, is_said=True)
-
-
-def _count(rows: int | None) -> str:
-    return "some rows" if rows is None else count_text(rows, "row")
-
-
 def _put(
     context: typer.Context,
     name: str,
@@ -556,7 +527,7 @@ def _put(
     verb: Callable[[Table], Callable[..., Awaitable[int]]],
     *,
     needed: Sequence[str] = (),
-) -> _Written:
+) -> Written:
     """Write the rows of a source in one commit, by the method that ``verb`` returns."""
 
     async def write(table: Table) -> tuple[int, int]:
@@ -572,22 +543,4 @@ def _put(
         time = await verb(table)(counted(), at=options.at, token=options.token)
         return time, count
 
-    return _written(context, name, write)
-
-
-def _written(
-    context: typer.Context, name: str, write: Callable[[Table], Awaitable[tuple[int, int]]]
-) -> _Written:
-    """Write a table; ``write`` returns the time of the commit and the number of rows given."""
-
-    async def work(location: Location) -> _Written:
-        table = await location.table(name)
-        time, rows = await write(table)
-        try:
-            commits = await table.history(time - 1, time)
-        except AsOfBeforeSince:
-            return _Written(name, time, rows, None, None)
-        added, removed = sum(one.added for one in commits), sum(one.removed for one in commits)
-        return _Written(name, time, rows, added, removed)
-
-    return on_location(context, work)
+    return written(context, name, options.token, write)

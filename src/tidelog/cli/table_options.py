@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tidelog.cli.command import on_location
 from tidelog.cli.feed import check_row_input, row_format_of
+from tidelog.cli.output import count_text, show
 from tidelog.core.arguments import quoted
-from tidelog.errors import UsageError
+from tidelog.errors import AsOfBeforeSince, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.collection.formats.csv.guess import CsvOptions
+    from tidelog.collection.tables import Table
+    from tidelog.location import Location
     from tidelog.persist.format.schema import ShardSchema
     from tidelog.persist.states.state import Token
 
@@ -181,3 +185,69 @@ class RowSource:
         async with aclosing(self.pieces(key, owner="key of the table")) as pieces:
             found = [piece async for piece in pieces]
         return pa.concat_tables(found) if found else columns.empty_table()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The result of a write: its time, and the numbers of rows given, added and removed.
+
+    ``repeated`` states that an earlier call with the same token has written the rows.
+    """
+
+    name: str
+    time: int
+    rows: int
+    added: int | None
+    removed: int | None
+    repeated: bool = False
+
+    @property
+    def counts(self) -> str:
+        """The numbers of rows added and removed, if they are known."""
+        return "" if self.added is None else f" ({self.added} added, {self.removed} removed)"
+
+    def show(self, deed: str, *, as_json: bool) -> None:
+        """Print the result; ``deed`` is the write in words."""
+        from tidelog.collection.formats.times import format_time
+
+        fields = {
+            "table": self.name,
+            "time": self.time,
+            "added": self.added,
+            "removed": self.removed,
+            "repeated": self.repeated,
+        }
+        text = f"{deed}, visible as of {format_time(self.time)}"
+        if self.repeated:
+            text = (
+                "nothing was written, because an earlier write has this --token: its rows are "
+                f"visible as of {format_time(self.time)}"
+            )
+        show(fields, text, as_json=as_json, is_said=True)
+
+
+def count_of(rows: int | None) -> str:
+    return "some rows" if rows is None else count_text(rows, "row")
+
+
+def written(
+    context: typer.Context,
+    name: str,
+    token: Token | None,
+    write: Callable[[Table], Awaitable[tuple[int, int]]],
+) -> Written:
+    """Write a table; ``write`` returns the time of the commit and the number of rows given."""
+    from tidelog.collection.staged import has_committed
+
+    async def work(location: Location) -> Written:
+        table = await location.table(name)
+        is_known = token is not None and await has_committed(table, token)
+        time, rows = await write(table)
+        try:
+            commits = await table.history(time - 1, time)
+        except AsOfBeforeSince:
+            return Written(name, time, rows, None, None, is_known)
+        added, removed = sum(one.added for one in commits), sum(one.removed for one in commits)
+        return Written(name, time, rows, added, removed, is_known)
+
+    return on_location(context, work)

@@ -108,6 +108,18 @@ def check_operation(table: Table, operation: str) -> None:
         )
 
 
+async def has_committed(table: Table, token: Token) -> bool:
+    """Return True if a token, or a greater number of its writer, was committed.
+
+    Raises:
+        UsageError: the token is not valid. LocationError: the store failed.
+    """
+    scoped = scoped_token(table.info, token)
+    assert scoped is not None
+    last = (await table.writer.refresh()).writers.get(scoped[0])
+    return is_older(None if last is None else last.number, scoped[1])
+
+
 def is_older(last: int | None, number: int) -> bool:
     """Return True if a token's number is not greater than the last one of its writer."""
     return last is not None and number <= last

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -44,8 +45,20 @@ def spark_schema(schema: pa.Schema) -> spark.StructType:
 
 
 def arrow_schema(schema: spark.StructType) -> pa.Schema:
-    """Return the exact Arrow schema that Spark requires of batches."""
-    return to_arrow_schema(schema, timezone="UTC")
+    """Return the exact Arrow schema that Spark requires of batches.
+
+    Raises:
+        UsageError: Arrow has no such type; the message names the column.
+    """
+    try:
+        return to_arrow_schema(schema, timezone="UTC")
+    except PySparkException as error:
+        for field in schema if len(schema) > 1 else ():
+            arrow_schema(spark.StructType([field]))  # This names the column.
+        raise UsageError(
+            f"the column {schema[0].name!r} has the type {schema[0].dataType.simpleString()}, "
+            "which tidelog cannot store: cast it first, for example to a string"
+        ) from error
 
 
 def _spark_type(dtype: pa.DataType, *, column: str) -> spark.DataType:

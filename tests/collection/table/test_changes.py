@@ -155,10 +155,16 @@ def test_an_update_must_keep_keys_unique() -> None:
 def test_an_update_must_fit_the_columns() -> None:
     """A value is cast only if it stays equal, as that of an insert."""
     assert changed(START, update_of({"n": "n * 2.0"}, "id = 1", KEYED))[(1, "a", 20)] == 1
-    with pytest.raises(UsageError, match=r"column 'n' .* cannot hold the value 5\.5"):
-        changed(START, update_of({"n": "5.5::double"}, "id = 1", KEYED))
-    with pytest.raises(UsageError, match="key column 'id' is null"):
-        changed(START, update_of({"id": "null"}, "id = 1", KEYED))
+    told = r"set= of 'n' gives 5\.5 for the row with id=2, .* its type is BIGINT"
+    with pytest.raises(UsageError, match=told):
+        changed(
+            START, update_of({"n": "case id when 2 then 5.5::double else id end"}, "true", KEYED)
+        )
+    with pytest.raises(UsageError, match=r"gives null for the row with id=3, .* never null"):
+        changed(START, update_of({"id": "nullif(id, 3)"}, "true", KEYED))
+    told = r"gives 'a' for the row with id=1, place='a', n=10, which"
+    with pytest.raises(UsageError, match=told):
+        changed(START, update_of({"n": "place"}, "id = 1", LOOSE))
     assert changed(START, update_of({"place": "null"}, "id = 1", KEYED))[(1, None, 10)] == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from kit.stores import deaths
 from kit.tables import SCHEMA, lake_of, numbers_in, some_rows
 from tidelog.collection.tables import Table
-from tidelog.errors import NoSuchCollection, SchemaEvolved
+from tidelog.errors import KeyExists, NoSuchCollection, SchemaEvolved, UsageError
 from tidelog.location import Location
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
@@ -76,6 +77,33 @@ async def test_a_table_that_moves_while_rows_arrive_gives_a_typed_error(
     lake = await lake_of(store)
     if "t" in await lake.tables.list():
         assert set(await numbers_in(await lake.table("t"))) <= {0}
+
+
+FAR = pa.array([12_000 * 365], pa.int32()).cast(pa.date32())
+FAR_KEYS = [
+    ("date", FAR, "'13962-01-13'"),
+    ("timestamp", FAR.cast(pa.timestamp("us")), "'13962-01-13 00:00:00.000000'"),
+    ("date[]", pa.ListArray.from_arrays([0, 1], FAR), r"\['13962-01-13'\]"),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "shown"), FAR_KEYS, ids=["date", "timestamp", "list"])
+async def test_messages_show_times_that_python_cannot_represent(
+    kind: str, values: pa.Array[Any], shown: str
+) -> None:
+    """A key past the year 9999 gives the error of any other key."""
+    lake = await lake_of(MemoryStore())
+    if kind != "date[]":
+        table = await lake.tables.create("t", f"k {kind}", key=["k"])
+        rows = pa.table({"k": values})
+        await table.insert(rows)
+        with pytest.raises(KeyExists, match=f"the key k={shown} exists"):
+            await table.insert(rows)
+        with pytest.raises(UsageError, match=f"have k={shown}"):
+            await table.upsert(pa.concat_tables([rows, rows]))
+    other = await lake.tables.create("other", "k bigint")
+    with pytest.raises(UsageError, match=f"cannot hold the value {shown}"):
+        await other.insert(pa.table({"k": values}))
 
 
 @pytest.mark.parametrize("happened", [False, True], ids=["lost", "landed"])

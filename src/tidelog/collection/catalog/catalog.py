@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -233,7 +234,9 @@ def _check_known(known: Mapping[str, object], name: str, what: str) -> None:
     if name not in known:
         names = ", ".join(sorted(known))
         others = f"existing {what}s: {names}" if known else f"no {what} exists yet"
-        raise NoSuchCollection(f"no {what} named {name!r}; {others}")
+        alike = get_close_matches(name, known, n=1)
+        hint = f"did you mean {alike[0]!r}? " if alike else ""
+        raise NoSuchCollection(f"no {what} named {name!r}; {hint}{others}")
 
 
 Row = tuple[str, str, str]  # kind, name, value

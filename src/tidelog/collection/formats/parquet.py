@@ -236,7 +236,7 @@ def decode_parquet(
         nanos = _firsts(exact.read_row_groups(wanted_groups, columns=wide, use_threads=False), wide)
         cut = cut_moments(found, nanos, wide)
         bad = np.array(sorted(cut), dtype=np.int64)
-        why = [f"column {cut[row]!r} does not fit its type" for row in bad.tolist()]
+        why = [f"column {cut[row]!r} has nanoseconds, unlike its type" for row in bad.tolist()]
         lost = map(Misfit, numbers[bad].tolist(), why, listed(row_texts(found.take(bad))))
         kept = np.delete(np.arange(len(numbers)), bad)
         return found.take(kept), numbers[kept], list(lost)

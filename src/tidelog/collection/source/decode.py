@@ -41,6 +41,7 @@ from tidelog.collection.formats.records import (
     shown,
     texts_of,
 )
+from tidelog.collection.formats.types import sql_type_of
 from tidelog.collection.source.binding import AddressRange, FileRange
 from tidelog.collection.source.kind import BODY, ROWS
 from tidelog.errors import CorruptionError, InvariantError, TidelogError
@@ -339,7 +340,8 @@ def _fit(table: pa.Table, wanted: pa.Schema, formats: Formats) -> tuple[pa.Table
         faults.add(np.array([row]), _failure(name))
     for start, fitted in done:
         for name, rows in fitted.misfit.items():
-            faults.add(start + rows, f"column {name!r} does not fit its type")
+            kind = sql_type_of(wanted.field(name))
+            faults.add(start + rows, f"column {name!r} does not fit its type {kind}")
     places = [np.arange(start, start + one.table.num_rows) for start, one in done]
     tables = [one.table for _, one in done] or [wanted.empty_table()]
     nothing = np.zeros(0, dtype=np.int64)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -17,11 +18,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.collection.table.inputs import keys_of, table_of
+from tidelog.collection.formats.types import sql_type_of
+from tidelog.collection.table.inputs import fits, keys_of, table_of
 from tidelog.collection.table.lookups import ByCondition, ByValues, Lookup, by_condition, distinct
 from tidelog.core.arguments import check_kind, check_names, joined_names, quoted
 from tidelog.errors import KeyExists, UsageError
 from tidelog.persist.format.corrected import consolidated
+from tidelog.persist.format.foreign_rows import first_misfit
+from tidelog.persist.format.inputs import python_of, row_text
 from tidelog.persist.format.part import int64_array, int64_of
 from tidelog.persist.format.schema import DIFF, ShardSchema
 
@@ -172,8 +176,32 @@ class UpdateWhere:
             for name, expression in self.set.items():
                 found = expression.values_in(sandbox, old)
                 columns[name] = _rounded(found, self.schema.data.field(name).type)
-        new = table_of(pa.table(columns), self.schema).append_column(DIFF, old.column(DIFF))
+        try:
+            new = table_of(pa.table(columns), self.schema).append_column(DIFF, old.column(DIFF))
+        except UsageError as error:
+            raise self._refused(columns, old) or error from error
         return consolidated(pa.concat_tables([negated(old), new.cast(self.schema.contents)]))
+
+    def _refused(
+        self, columns: Mapping[str, pa.ChunkedArray[Any]], old: pa.Table
+    ) -> UsageError | None:
+        """Return the error of the first value that does not fit, and of its row."""
+        for name in self.set:
+            made = pa.table({name: columns[name]})
+            field = self.schema.data.field(name)
+            wanted = ShardSchema(pa.schema([field]), int(name in self.schema.key))
+            if fits(made, wanted):
+                continue
+            place = first_misfit(made, partial(fits, schema=wanted))
+            value = python_of(made.column(0)[place])
+            shown = "null" if value is None else quoted(value)
+            row = row_text(old.slice(place, 1), self.schema.key or self.schema.names[:3])
+            why = "a key is never null" if value is None else f"its type is {sql_type_of(field)}"
+            return UsageError(
+                f"set= of {name!r} gives {shown} for the row with {row}, which the column "
+                f"cannot hold: {why}"
+            )
+        return None
 
 
 def _rounded(values: pa.ChunkedArray[Any], wanted: pa.DataType) -> pa.ChunkedArray[Any]:
@@ -456,5 +484,4 @@ def _once(values: pa.Table, what: str) -> ByValues:
 
 def _shown(keys: pa.Table, place: int) -> str:
     """Return one row of keys as text: id=7, name='a'."""
-    (row,) = keys.slice(place, 1).to_pylist()
-    return ", ".join(f"{name}={quoted(value)}" for name, value in row.items())
+    return row_text(keys.slice(place, 1), keys.column_names)

@@ -19,6 +19,7 @@ from tidelog.persist.format.foreign_rows import (
     check_index,
     check_whole,
     first_misfit,
+    refuse_list_views,
     without_extensions,
 )
 from tidelog.persist.format.inputs import (
@@ -94,6 +95,7 @@ def fitting(piece: pa.Table, schema: ShardSchema, *, first: int) -> pa.Table:
     check_known(piece.column_names, schema.data)
     check_index(piece.schema)
     piece = without_extensions(piece)
+    refuse_list_views(piece)
     for place, name in enumerate(piece.column_names):
         field = schema.data.field(name)
         if piece.column(name).null_count == piece.num_rows:
@@ -119,6 +121,15 @@ def fitting(piece: pa.Table, schema: ShardSchema, *, first: int) -> pa.Table:
                 "whole key"
             )
     return made
+
+
+def fits(piece: pa.Table, schema: ShardSchema) -> bool:
+    """Return True if all rows fit ``schema``; see `fitting`."""
+    try:
+        fitting(piece, schema, first=0)
+    except UsageError:
+        return False
+    return True
 
 
 def _check_column(piece: pa.Table, name: str, schema: ShardSchema, first: int) -> None:

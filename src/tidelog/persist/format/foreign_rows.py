@@ -48,6 +48,27 @@ def first_misfit(column: pa.Table, fits: Callable[[pa.Table], bool]) -> int:
     return low
 
 
+def refuse_list_views(piece: pa.Table) -> None:
+    """Refuse columns with list views, which Arrow does not always cast to lists correctly.
+
+    Raises:
+        UsageError: a column has the type, or a value within it has.
+    """
+    for field in piece.schema:
+        if _has_view(field.type):
+            raise UsageError(
+                f"the column {field.name!r} has the type {field.type}, but list views are "
+                "not read: write lists instead"
+            )
+
+
+def _has_view(dtype: pa.DataType) -> bool:
+    if pa.types.is_list_view(dtype) or pa.types.is_large_list_view(dtype):
+        return True
+    inner = (dtype.field(place).type for place in range(dtype.num_fields))
+    return pa.types.is_nested(dtype) and any(map(_has_view, inner))
+
+
 def without_extensions(piece: pa.Table) -> pa.Table:
     """Return a piece with plain values in columns of extension types, such as json and uuid."""
     for place, field in enumerate(piece.schema):

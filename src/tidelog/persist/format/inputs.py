@@ -446,10 +446,29 @@ def _kind_of(dtype: pa.DataType) -> str:
 
 
 def python_of(value: pa.Scalar[Any]) -> object:
+    """Return a value for a message; a time that Python cannot represent as text."""
     try:
         return value.as_py()
-    except (ValueError, OverflowError):  # Python has no such time.
-        return str(value)
+    except (ValueError, OverflowError):
+        return value.cast(_with_texts(value.type)).as_py()
+
+
+def _with_texts(dtype: pa.DataType) -> pa.DataType:
+    """Return a type with texts in place of times, at any depth."""
+    if pa.types.is_temporal(dtype):
+        return pa.string()
+    if isinstance(dtype, pa.StructType):
+        return pa.struct([field.with_type(_with_texts(field.type)) for field in dtype])
+    if pa.types.is_map(dtype):
+        return pa.map_(_with_texts(dtype.key_type), _with_texts(dtype.item_type))
+    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
+        return pa.list_(_with_texts(dtype.value_type))
+    return dtype
+
+
+def row_text(row: pa.Table, names: Sequence[str]) -> str:
+    """Return some values of one row as text: id=7, name='a'."""
+    return ", ".join(f"{name}={quoted(python_of(row.column(name)[0]))}" for name in names)
 
 
 def misfit(name: str, dtype: pa.DataType, value: object, row: int) -> UsageError:

@@ -33,9 +33,9 @@ def check_has_commits(known: TransactionState, shard: str, state: State) -> None
 
 
 async def check_is_known(transactions: TransactionsHandle, shard: ShardHandle) -> None:
-    """Check that the transactions know a shard that has parts.
+    """Check that the transactions know a shard that has rows or parts.
 
-    A process registers a shard of a table before it writes parts.
+    A process registers a shard of a table before it writes parts, and commits before it applies.
 
     Raises:
         CorruptionError: the state of the transactions is lost.
@@ -44,7 +44,8 @@ async def check_is_known(transactions: TransactionsHandle, shard: ShardHandle) -
         return
     if _is_known(transactions.state, shard.id):
         return
-    has_some = await has_parts(shard.store, f"shard/{shard.id}")
+    # Rows that are stored inline have no objects.
+    has_some = shard.state.totals.rows or await has_parts(shard.store, f"shard/{shard.id}")
     # Another process may have registered the shard since the transactions were read.
     if has_some and not _is_known(await transactions.refresh(), shard.id):
         raise state_lost(transactions_id(transactions.name))

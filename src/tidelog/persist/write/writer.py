@@ -8,6 +8,7 @@ Source: persist, "Append" and "Backpressure".
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,14 +20,16 @@ from tidelog.core.ids import ShardId
 from tidelog.core.threads import cores
 from tidelog.errors import LocationError, Outcome, UsageError
 from tidelog.persist.format.bounds import is_rising
+from tidelog.persist.format.inputs import row_text
 from tidelog.persist.format.part import Part, encode_part, large_rows, part_path
-from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.format.updates import is_sortable
 from tidelog.rowhash import Hashes
 from tidelog.store.port import Store
 
 RECORD_BYTES_MAX = 8 * 1024 * 1024
 ENCODES_MAX = 8  # Each encoded part waits in memory for its upload.
+NAMED_COLUMNS = 3  # In the error of a row.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ class PartWriter:
         """
         if not updates.num_rows:
             return []
-        pieces = cut(updates, self.part_bytes)
+        pieces = cut(updates, self.part_bytes, self.schema)
         inline = inline and len(pieces) == 1
         try:
             work, start = [], 0
@@ -104,17 +107,29 @@ class PartWriter:
         return part
 
 
-def cut(updates: pa.Table, part_bytes: int) -> list[pa.Table]:
+def cut(updates: pa.Table, part_bytes: int, schema: ShardSchema) -> list[pa.Table]:
     """Cut a table into pieces of about ``part_bytes`` each.
 
     Raises:
-        UsageError: a single row exceeds 8 MiB.
+        UsageError: a single row exceeds 8 MiB; the message names it by its key.
     """
     rows, size = updates.num_rows, updates.nbytes
-    if large_rows(updates, RECORD_BYTES_MAX):
-        raise UsageError(
-            "a row has over 8 MiB: store large values elsewhere, and write references to them"
-        )
+    if large := large_rows(updates, RECORD_BYTES_MAX):
+        raise _too_large(updates.slice(large[0], 1), schema.key)
     pieces = max(1, -(-size // part_bytes))
     step = -(-rows // pieces)
     return [updates.slice(start, step) for start in range(0, rows, step)]
+
+
+def _too_large(row: pa.Table, key: Sequence[str]) -> UsageError:
+    sizes = {name: row.column(name).nbytes for name in row.column_names}
+    largest = max(sizes, key=lambda name: sizes[name])
+    small = [name for name in row.column_names if name not in (TIME, DIFF) and name != largest]
+    named = row_text(row, [*(key or small)][:NAMED_COLUMNS])
+    return UsageError(
+        f"the row with {named} has over 8 MiB, mostly in the column {largest!r}: store large "
+        "values elsewhere, and write references to them"
+        if named
+        else f"a value of the column {largest!r} has over 8 MiB: store large values elsewhere, and "
+        "write references to them"
+    )
