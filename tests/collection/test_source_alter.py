@@ -168,7 +168,9 @@ async def test_a_file_waits_for_its_column_only_until_the_alteration(tmp_path: P
     pq.write_table(pa.table({"x": [5]}), tmp_path / "in" / "1.parquet")
     ingester = await lake.sources.ingester("c")
     await run_once(ingester)
-    assert "has none of the source's columns" in ingester.source.waiting()["1.parquet"]
+    why = ingester.source.waiting()["1.parquet"]
+    assert "has none of the source's columns" in why
+    assert "its columns are x: add one by 'tidelog source alter'" in why
     await lake.sources.alter("c", add="x bigint")
     assert (await run_once(ingester)).waiting == {}
     assert await rows_of(lake) == Counter([(None, None, 5)])

@@ -525,7 +525,8 @@ def check_columns(
     """
     names = metadata.schema.to_arrow_schema().names
     if metadata.num_rows and not {*_own_names(names, columns, dialect)} & {*columns}:
-        remedy = _remedy(names, columns, "rename them in the file, or move the file away")
+        other = "add one by 'tidelog source alter', rename them in the file, or move the file away"
+        remedy = _remedy(names, columns, other)
         raise HeaderDiffers(
             f"the parquet file {path!r} has none of the source's columns "
             f"({', '.join(columns[:8])}); its columns are {', '.join(names[:8])}: "
