@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.json as pj
 import pyarrow.parquet as pq
+import pyspark
 from pyspark.sql import SparkSession
 
 from figures import seconds_of
@@ -57,8 +58,9 @@ def delta_settings(jars: Path) -> dict[str, str]:
     """
     found = sorted(str(path) for path in jars.glob("*.jar"))
     needed = [path for path in found if Path(path).name.startswith(("delta-", "unitycatalog-"))]
-    if not needed:
-        raise SystemExit(NO_DELTA)
+    spark_version = ".".join(pyspark.__version__.split(".")[:2])
+    if not any(f"delta-spark_{spark_version}_" in path for path in needed):
+        raise SystemExit(NO_DELTA)  # Another PySpark fails at the first write, without a reason.
     return {
         "spark.jars": ",".join(needed),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
