@@ -372,6 +372,7 @@ class Collection:
             name=self.name,
             schema=self.schema,
             appended=self.appended,
+            is_unique=bool(self.unique_key),
             store=self.store,
             clock=self.clock,
             wanted=selection.check(self.schema),

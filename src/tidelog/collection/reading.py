@@ -20,7 +20,7 @@ from tidelog.persist.format.bounds import Box
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.read.by_spark import spark_room
-from tidelog.persist.read.contents import ContentsReader, parts_in_order
+from tidelog.persist.read.contents import ContentsReader, layers_of, parts_in_order
 from tidelog.persist.read.opened import PartOpener
 from tidelog.persist.read.pieces import (
     PIECE_ROWS,
@@ -47,7 +47,8 @@ class Reading:
 
     Each row is in one shard, so the parts of all shards can be read like those of one shard. With
     ``is_packed``, text columns may keep the dictionary encoding in which they are stored. With
-    ``is_at_once``, the caller holds all rows in memory, so all cores decode them at one time.
+    ``is_at_once``, the caller holds all rows in memory, so all cores decode them at one time. With
+    ``is_unique``, a key has at most one row at a time.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Reading:
     wanted: CheckedSelection
     is_packed: bool = False
     is_at_once: bool = False
+    is_unique: bool = False
 
     @property
     def narrow(self) -> ShardSchema:
@@ -74,7 +76,11 @@ class Reading:
         """
         in_order = parts_in_order(parts, self.schema) if self._is_whole else None
         if in_order is not None:
-            yield await self._as_written(in_order, time)
+            yield await self._reader(time).as_written(in_order)
+            return
+        layers = layers_of(parts, self.schema) if self._is_whole and self.is_unique else None
+        if layers is not None and (newest := await self._reader(time).newest(layers)) is not None:
+            yield newest
             return
         left = self.wanted.limit
         if left == 0:
@@ -106,15 +112,14 @@ class Reading:
         wanted = self.wanted
         return self.is_at_once and wanted.predicate is None and wanted.limit is None
 
-    async def _as_written(self, parts: Sequence[Part], time: int) -> pa.Table:
-        reader = ContentsReader(
+    def _reader(self, time: int) -> ContentsReader:
+        return ContentsReader(
             schema=self.schema,
             selection=self.wanted,
             as_of=time,
             store=self.store,
             clock=self.clock,
         )
-        return await reader.as_written(parts)
 
     async def changes(
         self, parts: Sequence[Part], since: int, until: int

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from tidelog.core.clock import Clock, run_all
 from tidelog.persist.format.bounds import box_of_part, groups_by_key, is_ordered, part_reaches
+from tidelog.persist.format.corrected import overlaid
 from tidelog.persist.format.part import Part, int64_array
 from tidelog.persist.format.schema import DIFF, ShardSchema
 from tidelog.persist.format.updates import sum_up
@@ -39,6 +40,7 @@ IN_MEMORY_BYTES: Final = 8 * 1024 * 1024
 SINGLE_VALUE_BYTES_MAX: Final = 4 * 1024 * 1024
 GROUPS_DECODED: Final = 8  # By one thread; a part has up to some dozens of groups.
 ONES_ROWS: Final = 65_536
+LAYERED_ROWS_MAX: Final = 8_000_000  # They are in memory twice.
 
 Pieces: TypeAlias = AsyncGenerator[pa.Table, None]
 
@@ -107,6 +109,38 @@ def parts_in_order(parts: Sequence[Part], schema: ShardSchema) -> list[Part] | N
     if any(len(group) > 1 or (is_keyed and not group[0].is_sorted) for group in groups):
         return None
     return [part for group in groups for part in group]
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Parts in which the newest update of a key decides about it.
+
+    Shape: ``base`` has all its rows in key order, and each diff is 1. All updates of a part of
+        ``later`` have one time, which is after the times of the base; the parts are in this order.
+    """
+
+    base: tuple[Part, ...]
+    later: tuple[Part, ...]
+
+
+def layers_of(parts: Sequence[Part], schema: ShardSchema) -> Layers | None:
+    """Return the layers of the parts of a collection whose rows have unique keys, or None.
+
+    A part of the base can have a key once only: if it had two rows of a key, another part with a
+    time between theirs would remove the first row.
+    """
+    in_time = sorted(parts, key=lambda part: part.time_min)
+    count = next((n for n, part in enumerate(in_time) if not part.plain), len(in_time))
+    base, later = in_time[:count], in_time[count:]
+    in_order = parts_in_order(base, schema)
+    if schema.key_columns != 1 or not in_order or not later:
+        return None
+    if sum(part.rows for part in parts) > LAYERED_ROWS_MAX:
+        return None
+    end = max(part.time_max for part in base)
+    if any(part.time_min <= end or part.time_min < part.time_max for part in later):
+        return None
+    return Layers(tuple(in_order), tuple(later))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +220,36 @@ class ContentsReader:
         tables = [table for of_part in found for table in of_part]
         table = pa.concat_tables([out.empty_table().drop_columns([DIFF]), *tables])
         return table.append_column(out.field(DIFF), ones(table.num_rows))
+
+    async def newest(self, layers: Layers) -> pa.Table | None:
+        """Return the columns and ``_diff`` of the newest row of each key, in key order.
+
+        None: the key is not a column of numbers, or the updates contradict one another.
+
+        Raises:
+            PartMissing, CorruptionError, LocationError: see `tables`.
+        """
+        names = tuple(dict.fromkeys([*self.schema.key, *self.selection.columns]))
+        selection = CheckedSelection(columns=names, predicate=None, limit=None)
+        whole = replace(self, selection=selection)
+        opener = replace(self._opener(()), names=frozenset())
+
+        def decode(opened: OpenPart) -> pa.Table:
+            groups = range(len(opened.groups))
+            return opened.read(groups, [*names, DIFF], as_of=self.as_of)
+
+        async def base() -> list[pa.Table]:
+            return [await whole.as_written(layers.base)]
+
+        async def changes() -> list[pa.Table]:
+            return await opener.opened_by(layers.later, decode)
+
+        (rows,), later = await run_all([base, changes], at_once=2)
+        times = [part.time_min for part in layers.later]
+        columns = self.selection.columns
+        found = await self.clock.offload(lambda: overlaid(rows, later, times, columns))
+        diffs = self.narrow.contents.field(DIFF)
+        return None if found is None else found.append_column(diffs, ones(found.num_rows))
 
     def _opener(self, box: Iterable[str]) -> PartOpener:
         return PartOpener(
