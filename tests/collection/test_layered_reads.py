@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.shard_tables import schema_of, table_of
-from kit.shards import in_memory
+from kit.shards import in_memory, reading_of
 from tidelog.collection.reading import Reading
 from tidelog.errors import CorruptionError
 from tidelog.persist.format import part
@@ -21,24 +21,15 @@ from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read import sweep
 from tidelog.persist.read.contents import layers_of
-from tidelog.persist.read.selection import RowSelection
 
 KEYED = schema_of(["int64", "int64"], keys=1)
 Commit = dict[int, int | None]  # The new value of each key; None deletes it.
 
 
-def reading_of(shard: Shard, schema: ShardSchema, columns: list[str] | None = None) -> Reading:
+def whole_of(shard: Shard, schema: ShardSchema, columns: list[str] | None = None) -> Reading:
     """Return the read of a caller that holds all rows, whose keys are unique."""
-    return Reading(
-        name="c",
-        schema=schema,
-        appended=False,
-        store=shard.store,
-        clock=shard.clock,
-        wanted=RowSelection(columns=columns).check(schema),
-        is_at_once=True,
-        is_unique=True,
-    )
+    reading = reading_of(shard, schema, columns or schema.names)
+    return replace(reading, is_at_once=True, is_unique=True)
 
 
 def updates_of(commits: list[Commit], shown: Any = int) -> list[list[tuple[Any, int, int, int]]]:
@@ -99,7 +90,7 @@ async def test_a_layered_read_has_the_rows_of_the_commits(
     with patch.object(part, "INLINE_BYTES", inline):
         shard = await written(KEYED, updates_of(commits), ends)
     parts = (await shard.snapshot(as_of)).parts
-    whole = reading_of(shard, KEYED, columns)
+    whole = whole_of(shard, KEYED, columns)
 
     for reading in (whole, replace(whole, is_unique=False)):
         found = [piece async for piece in reading.contents(parts, as_of)]
@@ -127,7 +118,7 @@ async def test_changed_rows_of_a_numbered_key_are_not_hashed(
     parts = (await shard.snapshot(2)).parts
     monkeypatch.setattr(sweep, "merge", None)
 
-    found = [piece async for piece in reading_of(shard, schema).contents(parts, 2)]
+    found = [piece async for piece in whole_of(shard, schema).contents(parts, 2)]
 
     rows = [(row["c0"], row["c1"]) for piece in found for row in piece.to_pylist()]
     assert rows == [(shown(k), v) for k, v in [(1, 1), (2, 6), (4, 4), (5, 8), (7, 7)]]
@@ -149,7 +140,7 @@ async def test_updates_that_contradict_one_another_are_reported() -> None:
     parts = (await shard.snapshot(1)).parts
 
     with pytest.raises(CorruptionError, match="negative count"):
-        _ = [piece async for piece in reading_of(shard, KEYED).contents(parts, 1)]
+        _ = [piece async for piece in whole_of(shard, KEYED).contents(parts, 1)]
 
 
 async def test_a_layered_read_of_texts_adds_up_their_diffs() -> None:
@@ -158,7 +149,7 @@ async def test_a_layered_read_of_texts_adds_up_their_diffs() -> None:
     shard = await written(schema, updates_of(BASE_AND_CHANGES, str), [1, 2, 3])
     parts = (await shard.snapshot(2)).parts
 
-    found = [piece async for piece in reading_of(shard, schema).contents(parts, 2)]
+    found = [piece async for piece in whole_of(shard, schema).contents(parts, 2)]
 
     rows = [(row["c0"], row["c1"]) for piece in found for row in piece.to_pylist()]
     assert rows == [("1", 1), ("2", 6), ("4", 4), ("5", 8), ("7", 7)]

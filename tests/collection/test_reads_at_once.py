@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -13,9 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kit.shard_tables import schema_of, shard_updates, table_of
-from kit.shards import append_cut, counts_in, in_memory, projected
+from kit.shards import append_cut, counts_in, in_memory, projected, reading_of
 from kit.tables import SCHEMA, new_lake, some_rows
-from tidelog.collection.reading import Reading
 from tidelog.core.frontier import Frontier
 from tidelog.persist.format import parquet, part
 from tidelog.persist.format.schema import DIFF, ShardSchema
@@ -23,7 +21,7 @@ from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read import sweep
 from tidelog.persist.read.contents import parts_in_order
 from tidelog.persist.read.opened import OpenPart
-from tidelog.persist.read.selection import RowSelection, repeated
+from tidelog.persist.read.selection import repeated
 from tidelog.testing.models import accumulate, updates_of
 
 
@@ -34,17 +32,6 @@ async def written(schema: ShardSchema, table: pa.Table, cuts: list[int], inline:
     with groups, patch.object(part, "INLINE_BYTES", inline):
         await append_cut(shard, table, [*cuts, 6])
     return shard
-
-
-def reading_of(shard: Shard, schema: ShardSchema, columns: Sequence[str]) -> Reading:
-    return Reading(
-        name="c",
-        schema=schema,
-        appended=False,
-        store=shard.store,
-        clock=shard.clock,
-        wanted=RowSelection(columns=columns).check(schema),
-    )
 
 
 @settings(deadline=None)

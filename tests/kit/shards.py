@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from kit.clocks import HandClock, SwiftClock
 from kit.shard_tables import schema_of, table_of
+from tidelog.collection.reading import Reading
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.consensus.port import Consensus
 from tidelog.consensus.store import StoreConsensus
@@ -21,6 +22,7 @@ from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.handle.port import Progress
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.read.selection import RowSelection
 from tidelog.persist.states.transition import Verdict
 from tidelog.persist.write.writer import PartWriter
 from tidelog.store.memory import MemoryStore
@@ -178,3 +180,15 @@ async def history(shard: Shard) -> ShardModel:
         await shard.compare_and_append(rows(*updates), lower, upper)
         model.compare_and_append(updates_of(rows(*updates)), lower, upper)
     return model
+
+
+def reading_of(shard: Shard, schema: ShardSchema, columns: Sequence[str]) -> Reading:
+    """Return the read of columns of a shard as those of a collection."""
+    return Reading(
+        name="c",
+        schema=schema,
+        appended=False,
+        store=shard.store,
+        clock=shard.clock,
+        wanted=RowSelection(columns=columns).check(schema),
+    )
