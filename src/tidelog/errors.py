@@ -141,7 +141,7 @@ class CheckpointCopied(UsageError):
 class KeyExists(UsageError):
     """An inserted key exists in the table; the message names it.
 
-    Remedy: upsert the row, or insert another key.
+    Remedy: choose another key, or upsert the row.
     """
 
 

@@ -161,6 +161,32 @@ def test_a_merge_compares_the_columns_of_on(cli: Cli) -> None:
     assert [(row["id"], row["item"]) for row in rows_of(cli, "notes")] == [(2, "b")]
 
 
+@pytest.mark.parametrize("pieces", [1, 3], ids=["whole", "spooled"])
+def test_a_merge_that_adds_no_rows_needs_only_the_compared_columns(
+    cli: Cli, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows to delete need no key, in the command, in Python and in a transaction."""
+    monkeypatch.setattr("tidelog.collection.table.incoming.STREAM_BYTES", 1)
+    cli.done("table", "create", "prices", "--schema", COLUMNS, "--key", "id")
+    rows = [{"id": n, "item": item} for n, item in enumerate("abcdefg")]
+    cli.done("table", "insert", "prices", given=array_of(rows))
+    files = [cli.write_lines(f"{n}.jsonl", {"item": "abc"[n]}) for n in range(pieces)]
+    rule: Any = {"on": ["item"], "when_matched": "delete", "when_not_matched": "ignore"}
+    words = ("--on", "item", "--when-matched", "delete", "--when-not-matched", "ignore")
+    done = cli.done("table", "merge", "prices", *files, *words, "--json").object
+    given = [pa.table({"item": [name]}) for name in "def"[:pieces]]
+    with tidelog.connect(cli.location) as lake:
+        lake.table("prices").merge(iter(given), **rule)
+        with lake.transaction() as tx:
+            tx.merge("prices", [{"item": "g"}], **rule)
+        with pytest.raises(UsageError, match="'id' is null or missing"):
+            lake.table("prices").merge([{"item": "x"}], on=["item"])
+
+    assert (done["added"], done["removed"]) == (0, pieces)
+    left = {*"abcdefg"} - {*"abc"[:pieces], *"def"[:pieces], "g"}
+    assert {row["item"] for row in rows_of(cli, "prices")} == left
+
+
 KINDS = "id bigint, item varchar, price double, at timestamp, cost decimal(9,2), sold boolean"
 NOON = datetime.datetime(2026, 1, 2, 12, 0, 0, 1, datetime.UTC).replace(tzinfo=None)
 
@@ -198,7 +224,8 @@ def test_values_of_another_kind_are_refused_as_in_python(
     rows = pa.table({name: values})
     said = cli("table", "insert", "kinds", saved(tmp_path, rows, format))
 
-    refused(said, f"'{name}' of row 0", shown, "nothing was written")
+    complaint = refused(said, f"'{name}' of row 0", shown, "nothing was written")
+    assert complaint.count(f"column '{name}'") == 1
     with tidelog.connect(cli.location) as lake, pytest.raises(UsageError, match=shown):
         lake.table("kinds").insert(rows)
     assert rows_of(cli, "kinds") == []
@@ -253,6 +280,7 @@ def test_list_views_are_refused_by_their_type(cli: Cli, tmp_path: Path, dtype: p
         ("-", b"id\n1\n", True),
         ("a.txt.gz", b"id\n1\n", True),
         ("a.jsonl", b"id\n1\n", False),
+        ("-", b'{"id": "x"}\n', False),
         ("a.csv", b"id\nx\n", False),
     ],
 )
@@ -270,6 +298,30 @@ def test_an_error_in_a_file_of_unknown_format_names_the_option(
     )
     refused(said, "does not fit")
     assert ("read as json: pass another --format" in said.err) == hint
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "remedy"),
+    [
+        ("a.csv", b"id,day\n1,2026-31-01\n2,x\n", "as 2026-01-31, or pass --date-format"),
+        ("a.csv", b"id,at\n1,soon\n", "as 2026-01-31T12:00:00, or pass --timestamp-format"),
+        ("a.csv", b"id,hour\n1,noon\n", "as 12:00:00"),
+        ("a.jsonl", b'{"id": 1, "at": 1767268800000}\n', "as 2026-01-31T12:00:00"),
+        ("a.csv", b"id,item\n1,M\xfcller\n", "iconv -f LATIN1 -t UTF-8"),
+        ("a.csv", b"id,it\xfcm\n1,a\n", "iconv -f LATIN1 -t UTF-8"),
+        ("a.jsonl", b'{"item": "M\xfcller"}\n', "iconv -f LATIN1 -t UTF-8"),
+    ],
+)
+def test_a_record_that_does_not_fit_has_a_remedy(
+    cli: Cli, tmp_path: Path, name: str, given: bytes, remedy: str
+) -> None:
+    """The message shows the form of a time, or the command that converts a file to UTF-8."""
+    schema = "id bigint, item varchar, day date, at timestamp, hour time"
+    cli.done("table", "create", "times", "--schema", schema)
+    (tmp_path / name).write_bytes(given)
+
+    complaint = refused(cli("table", "insert", "times", tmp_path / name), remedy)
+    assert complaint.endswith((remedy, f"{remedy}; nothing was written"))
 
 
 def test_a_misfit_of_csv_names_the_type(prices: Cli, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ _ENDINGS: Final = {
     ".tsv": "csv",
     ".parquet": "parquet",
     ".arrow": "arrow",
+    ".arrows": "arrow",
     ".feather": "arrow",
 }
 RowFormat = Annotated[

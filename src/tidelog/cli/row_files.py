@@ -8,6 +8,7 @@ But a record that does not fit stops the command, because the target cannot stor
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 from collections import Counter
@@ -29,6 +30,7 @@ from tidelog.collection.formats.lines import CsvDialect, record_ends
 from tidelog.collection.formats.packed.inflate import open_inflater
 from tidelog.collection.formats.packed.packed import Codec, codec_of
 from tidelog.collection.formats.packed.text import TORN_MEMBER
+from tidelog.collection.formats.types import sql_type_of
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import decode_range
 from tidelog.collection.table.inputs import fitting
@@ -42,6 +44,14 @@ RECORD_BYTES_MAX: Final = 4 * READ_BYTES
 SAMPLE_BYTES: Final = 2 * 1024 * 1024
 STDIN: Final = "standard input"
 _JSON_ENDINGS: Final = (".json", ".jsonl", ".ndjson")
+_TO_UTF8: Final = "convert the file, for example with iconv -f LATIN1 -t UTF-8"
+_OF_TIMES: Final = re.compile(r"does not fit its type (DATE|TIMESTAMPTZ|TIMESTAMP|TIME)$")
+_ISO: Final = {
+    "DATE": "2026-01-31",
+    "TIME": "12:00:00",
+    "TIMESTAMP": "2026-01-31T12:00:00",
+    "TIMESTAMPTZ": "2026-01-31T12:00:00Z",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +186,10 @@ class RowFiles:
 
     def _not_csv(self, name: str, error: ValueError) -> UsageError:
         reason = "some bytes are not UTF-8" if isinstance(error, UnicodeDecodeError) else error
+        remedy = f": {_TO_UTF8}" if isinstance(error, UnicodeDecodeError) else ""
         return UsageError(
-            f"{name} cannot be read as csv: error in its first line: {reason}; {self.undone}"
+            f"{name} cannot be read as csv: error in its first line: {reason}{remedy}; "
+            f"{self.undone}"
         )
 
     def _decoded(
@@ -207,14 +219,27 @@ class RowFiles:
             first = found.errors.slice(0, 1).to_pylist()[0]
             before = data.count(b"\n", 0, first["offset"] - at)
             place = "" if line is None else f" (line {line + before})"
-            is_sure = dialect is not None or any(one in name.lower() for one in _JSON_ENDINGS)
-            hint = "" if is_sure else "; the rows were read as json: pass another --format"
+            hint = self._remedy(first["reason"], name, is_csv=dialect is not None)
             raise UsageError(
                 f"{name}: the record at byte {first['offset']}{place} does not fit: "
                 f"{first['reason']}: "
                 f"{first['text'][:200]!r}; {self.undone}{hint}"
             )
         return found.rows.select(self.wanted.names)
+
+    def _remedy(self, reason: str, name: str, *, is_csv: bool) -> str:
+        """Return what the user can do about a record that does not fit; it ends a sentence."""
+        is_json = any(one in name.lower() for one in _JSON_ENDINGS)
+        if not is_csv and not is_json and reason.startswith("the line is not"):
+            return "; the rows were read as json: pass another --format"
+        if "is not UTF-8" in reason:
+            return f"; {_TO_UTF8}"
+        kind = _OF_TIMES.search(reason)
+        if kind is None:
+            return ""
+        option = "--date-format" if kind[1] == "DATE" else "--timestamp-format"
+        has_option = is_csv and self.owner == "table" and kind[1] != "TIME"
+        return f"; write it as {_ISO[kind[1]]}" + (f", or pass {option}" if has_option else "")
 
     def _binary(self, source: pa.PythonFile, name: str, *, is_parquet: bool) -> Iterator[pa.Table]:
         """Yield the rows of a parquet or arrow file."""
@@ -273,10 +298,8 @@ class RowFiles:
                     table.select([wanted.name]), ShardSchema(pa.schema([wanted]), 0), first=first
                 )
             except UsageError as error:
-                raise UsageError(
-                    f"{name}: column {wanted.name!r} does not fit {wanted.type}: "
-                    f"{str(error).splitlines()[0][:200]}; {self.undone}"
-                ) from error
+                why, kind = str(error).splitlines()[0][:250], sql_type_of(wanted)
+                raise UsageError(f"{name}: {why} ({kind}); {self.undone}") from error
             columns[wanted.name] = one.column(0)
         return pa.table(columns, schema=self.wanted)
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tidelog.collection.table.history import TableCommit
     from tidelog.collection.tables import Table
     from tidelog.location import Location
+    from tidelog.persist.format.schema import ShardSchema
 
 app = group("Tables: collections that programs write.")
 
@@ -319,7 +320,15 @@ def merge(
             table.merge, on=columns, when_matched=when_matched, when_not_matched=when_not_matched
         )
 
-    done = _put(context, name, source, options, verb, needed=columns or ())
+    def given(schema: ShardSchema) -> ShardSchema:
+        from tidelog.collection.table.changes import rule_of
+
+        rule = rule_of(
+            columns, schema, when_matched=when_matched, when_not_matched=when_not_matched
+        )
+        return rule.given(schema)
+
+    done = _put(context, name, source, options, verb, given=given, needed=columns or ())
     done.show(f"{count_text(done.rows, 'row')} merged{done.counts}", as_json=as_json)
 
 
@@ -481,9 +490,9 @@ def history(
 ) -> None:
     """List the commits of a table, oldest first: their times, writers, and rows added and removed.
 
-    An updated row counts as one added and one removed. The counts are exact, also after merges. The
-    writer is the name of --token, or user@host:pid. The bytes and the writer of a commit are
-    unknown after a merge. The command reads the rows of these commits.
+    An updated row counts as one added and one removed. The writer is the name of --token, or
+    user@host:pid. After a merge of batches (tidelog compact), the bytes and the writer of a commit
+    are unknown; the counts stay exact. The command reads the rows of these commits.
     """
 
     async def work(location: Location) -> list[TableCommit]:
@@ -526,16 +535,20 @@ def _put(
     options: WriteOptions,
     verb: Callable[[Table], Callable[..., Awaitable[int]]],
     *,
+    given: Callable[[ShardSchema], ShardSchema] = lambda schema: schema,
     needed: Sequence[str] = (),
 ) -> Written:
-    """Write the rows of a source in one commit, by the method that ``verb`` returns."""
+    """Write the rows of a source in one commit, by the method that ``verb`` returns.
+
+    ``given`` returns the schema of these rows for that of the table.
+    """
 
     async def write(table: Table) -> tuple[int, int]:
         count = 0
 
         async def counted() -> AsyncGenerator[pa.Table, None]:
             nonlocal count
-            async with aclosing(source.pieces(table.columns, needed=needed)) as pieces:
+            async with aclosing(source.pieces(given(table.columns), needed=needed)) as pieces:
                 async for piece in pieces:
                     count += piece.num_rows
                     yield piece

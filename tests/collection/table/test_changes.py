@@ -85,7 +85,7 @@ def test_an_insert_of_an_existing_key_names_the_first_one() -> None:
     """The caller must find the row in its own batch, so the batch's order decides."""
     rows = rows_of((9, "x", 0), (2, "x", 0), (1, "x", 0))
 
-    with pytest.raises(KeyExists, match="the key id=2 exists: upsert"):
+    with pytest.raises(KeyExists, match="the key id=2 exists: choose another key, or upsert"):
         changed(START, insert_of(rows, KEYED))
 
 
@@ -182,9 +182,9 @@ def test_an_update_must_fit_the_columns() -> None:
         ({"place": "content from read_text('/etc/passwd')"}, "true", "set= of 'place' is not one"),
         ({"n": "n +"}, "true", "set= of 'n' is not one"),
         ({"n": ""}, "true", "set= of 'n' is empty"),
-        ({"n": "1"}, "m > 1", "where reads 'm', which is not a column"),
-        ({"n": "1"}, "n", "where must be a condition"),
-        ({"n": "1"}, None, "where must be a condition in SQL, as a str, not NoneType"),
+        ({"n": "1"}, "m > 1", "where= reads 'm', which is not a column"),
+        ({"n": "1"}, "n", "where= must be a condition"),
+        ({"n": "1"}, None, "where= must be a condition in SQL, as a str, not NoneType"),
     ],
 )
 def test_wrong_updates_are_refused_before_any_read(set: Any, where: Any, message: str) -> None:
@@ -248,13 +248,13 @@ def test_a_merge_on_other_columns_keeps_keys_unique() -> None:
         (lambda: upsert_of(rows_of((1, "a", 1), (1, "b", 2)), KEYED), "two rows .* have id=1"),
         (
             lambda: upsert_of(rows_of((1, "a", 1), (2, "a", 1), (1, "a", 2)), PAIR),
-            "two rows of the write have id=1, place='a': pass each once",
+            "two rows of the write have id=1, place='a': keep one of them",
         ),
         (lambda: upsert_of(rows_of((1, "a", 1)), LOOSE), "the table has no key"),
         (lambda: delete_of([1], None, LOOSE), "the table has no key"),
         (lambda: delete_of(None, None, KEYED), "either keys= or where="),
         (lambda: delete_of([1], "true", KEYED), "either keys= or where="),
-        (lambda: delete_of(None, "n + 1", KEYED), "where must be a condition"),
+        (lambda: delete_of(None, "n + 1", KEYED), "where= must be a condition"),
         (lambda: merged(rows_of(), ["nope"]), "unknown column: 'nope'; the columns are id"),
         (lambda: merged(rows_of(), "id"), "on must be a list of names"),
         (lambda: merged(rows_of(), None, LOOSE), "the table has no key: pass on="),

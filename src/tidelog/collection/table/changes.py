@@ -9,7 +9,7 @@ Shape: rows have the table's columns; old rows and updates also have ``_diff``. 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
@@ -325,7 +325,7 @@ def merge_of(
         UsageError: two rows have equal values in these columns; or see `rule_of` and `insert_of`.
     """
     rule = rule_of(on, schema, when_matched=when_matched, when_not_matched=when_not_matched)
-    return rule.merge(table_of(rows, schema), schema)
+    return rule.merge(table_of(rows, rule.given(schema)), schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,12 +343,17 @@ class MergeRule:
     def adds_rows(self) -> bool:
         return self.when_matched == "update" or self.when_not_matched == "insert"
 
+    def given(self, schema: ShardSchema) -> ShardSchema:
+        """Return the schema of the given rows: they need no key if none is added or compared."""
+        needs_key = self.adds_rows or {*schema.key} & {*self.columns}
+        return schema if needs_key else replace(schema, key_columns=0)
+
     def is_upsert(self, schema: ShardSchema) -> bool:
         replaces = (self.when_matched, self.when_not_matched) == ("update", "insert")
         return replaces and self.columns == schema.key
 
     def merge(self, rows: pa.Table, schema: ShardSchema) -> Merge:
-        """Return the merge of rows that fit; it needs only ``columns`` if it adds no rows."""
+        """Return the merge of rows that have the schema `given`."""
         lookup = _once(rows.select(self.columns), "merge")
         return Merge(schema, rows, lookup, self.when_matched, self.when_not_matched)
 
@@ -446,7 +451,7 @@ def check_absent(keys: ByValues, old: pa.Table) -> None:
     places = keys.places(old)
     if (places >= 0).any():
         shown = _shown(keys.values, int(places[places >= 0].min()))
-        raise KeyExists(f"the key {shown} exists: upsert the row, or insert another key")
+        raise KeyExists(f"the key {shown} exists: choose another key, or upsert its row")
 
 
 def keys_of_updates(change: TableChange, updates: pa.Table) -> ByValues | None:
@@ -477,7 +482,7 @@ def _once(values: pa.Table, what: str) -> ByValues:
     lookup = ByValues(values)
     if lookup.repeated is not None:
         raise UsageError(
-            f"two rows of the {what} have {_shown(values, lookup.repeated)}: pass each once"
+            f"two rows of the {what} have {_shown(values, lookup.repeated)}: keep one of them"
         )
     return lookup
 

@@ -80,7 +80,7 @@ class IncomingRows:
     async def merge(self, rows: object, rule: MergeRule) -> int:
         """Merge rows; return the time as of which the result is visible."""
         schema = self._schema
-        async with aclosing(stream_of(rows, schema, self._clock)) as pieces:
+        async with aclosing(stream_of(rows, rule.given(schema), self._clock)) as pieces:
             begun = await _begun(pieces)
             if len(begun) > 1 and rule.is_upsert(schema):
                 return await self._put_staged(_all(begun, pieces), UPSERT)
