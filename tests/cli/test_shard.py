@@ -283,8 +283,8 @@ def bent(how: str) -> bytes:
         ("csv", "k,n,at\na,1,\n".encode("utf-16"), "not UTF-16"),
         ("json", json.dumps({"k": "a", "n": 1, "at": None}).encode("utf-16"), "not UTF-16"),
         ("csv", b"k,n,\xff\n", "some bytes are not UTF-8"),
-        ("arrow", bent("offsets"), "column 'k' does not fit string"),
-        ("arrow", bent("text"), "column 'k' does not fit string"),
+        ("arrow", bent("offsets"), "the column 'k' is not valid Arrow data"),
+        ("arrow", bent("text"), "the column 'k' is not valid Arrow data"),
         ("arrow", bent("schema"), "cannot be read"),
     ],
 )

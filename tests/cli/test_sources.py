@@ -116,48 +116,6 @@ def test_files_of_several_places(cli: Cli) -> None:
         assert words in refused.complaint
 
 
-def test_alter_adds_and_drops_columns_of_a_source(cli: Cli, tmp_path: Path) -> None:
-    """Later files fill a new column; a column with values is dropped only with --yes."""
-    (tmp_path / "1.jsonl").write_text('{"id": 1}\n')
-    cli.done("source", "create", "c", "--files", str(tmp_path / "*.jsonl"))
-    (tmp_path / "2.jsonl").write_text('{"id": 2, "x": 5}\n')
-    said = cli.ingest("c")
-    assert "add the column with 'tidelog source alter'" in said.err
-    done = cli.done("source", "alter", "c", "--add", "x bigint", "--add", "y int", "--json")
-    assert done.object == {"source": "c", "columns": ["id", "x", "y"]}
-    (tmp_path / "3.jsonl").write_text('{"id": 3, "x": 6}\n')
-    cli.ingest("c")
-    rows = cli.done("read", "c", "--json").objects
-    assert sorted((row["id"], row["x"]) for row in rows) == [(1, None), (2, None), (3, 6)]
-
-    cli.done("source", "alter", "c", "--drop", "y")
-    refused = cli("source", "alter", "c", "--drop", "x")
-    assert (refused.status, "pass --yes to drop columns" in refused.err) == (2, True)
-    assert cli.done("source", "alter", "c", "--drop", "x", "--yes").err == (
-        "The source 'c' has the columns id.\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "said"),
-    [
-        ("c", (), "nothing to alter: pass --add with new columns, or --drop with names"),
-        ("c", ("--add", "w"), "'w'"),
-        ("c", ("--drop", "x", "--yes"), "the source 'c' has no column 'x'"),
-        ("none", ("--drop", "x"), "no source named 'none'"),
-    ],
-)
-def test_a_wrong_alter_of_a_source_is_refused(
-    name: str, given: tuple[str, ...], said: str, cli: Cli, tmp_path: Path
-) -> None:
-    """Each message names the option or the column."""
-    (tmp_path / "1.jsonl").write_text('{"id": 1}\n')
-    cli.done("source", "create", "c", "--files", str(tmp_path / "*.jsonl"))
-    refused = cli("source", "alter", name, *given)
-    assert refused.status == 2
-    assert said in refused.err
-
-
 def test_a_source_takes_new_fields_by_itself(cli: Cli, tmp_path: Path) -> None:
     """The output names the new columns, and the description tells the option."""
     (tmp_path / "1.jsonl").write_text('{"id": 1}\n')

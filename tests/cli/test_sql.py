@@ -68,6 +68,13 @@ def test_a_query_comes_from_standard_input_and_goes_to_a_file(shop: Cli, tmp_pat
         ("FROM price", "no collection named 'price'; did you mean 'prices'? existing collections"),
         ("SELECT * FROM read_csv('x.csv')", "opens no file"),
         ("SELECT (", "invalid"),
+        (
+            "SELECT at FROM orders",
+            "write a name that is a word of SQL, such as at, in double quotes",
+        ),
+        ("SELECT 1 FROM order", 'in double quotes: "at"'),
+        ("FROM orders AT (TIMESTAMP => '2026-01-01')", "pass the time as --as-of"),
+        ("FROM orders TIMESTAMP AS OF '2026-01-01'", "pass the time as --as-of"),
         ("", "query is empty"),
         ("SELECT '\udcff'", "not UTF-8"),
         ("SELECT INTERVAL '1 month' AS x", "no format has a form for the column 'x'"),
@@ -80,6 +87,15 @@ def test_a_bad_query_is_a_usage_error(shop: Cli, query: str, text: str) -> None:
 
     assert failed.status == 2
     assert text in failed.complaint
+
+
+@pytest.mark.parametrize("query", ["SELEC 1", "query.sql", "SELECT 1 FORM orders"])
+def test_a_word_that_is_no_keyword_needs_no_quotes(shop: Cli, query: str) -> None:
+    """Quotes would not mend such a query, so the message does not advise them."""
+    failed = shop("sql", query)
+
+    assert "syntax error" in failed.complaint
+    assert "quotes" not in failed.complaint
 
 
 def test_a_terminal_gets_a_prompt_with_history(shop: Cli, tmp_path: Path) -> None:

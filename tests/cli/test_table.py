@@ -468,7 +468,14 @@ def test_a_write_can_name_its_earliest_time(loose: Cli) -> None:
         (("--set", "price=1", "--set", '"price"=2', "--where", "true"), ("twice",)),
         (("--set", "cost=1", "--where", "true"), ("'cost'", "id, item, price")),
         (("--set", "price='x'", "--where", "true"), ("price",)),
-        (("--set", "price=1", "--where", "cost > 1"), ("cost",)),
+        (("--set", "price=1", "--where", "cost > 1"), ("--where reads 'cost'",)),
+        (
+            ("--set", "price=1", "--where", "id = "),
+            (
+                "--where is not",
+                "syntax error at its end",
+            ),
+        ),
         (("--set", "price=1"), ("--where",)),
         (("--where", "true"), ("--set",)),
         (("--set", "id=7", "--where", "true"), ("id=7", "unique")),
@@ -489,7 +496,7 @@ def test_a_delete_needs_one_condition(keyed: Cli) -> None:
     path = str(keyed.write_lines("keys.jsonl", {"id": 1}))
     refused(keyed("table", "delete", "prices"), "--where", "--keys")
     refused(keyed("table", "delete", "prices", "--keys", path, "--where", "true"), "either")
-    refused(keyed("table", "delete", "prices", "--where", "no such"), "where")
+    refused(keyed("table", "delete", "prices", "--where", "no such"), "--where")
     refused(keyed("table", "delete", "prices", "--where", "true", "--format", "csv"), "--format")
 
 
@@ -497,7 +504,12 @@ def test_a_delete_needs_one_condition(keyed: Cli) -> None:
     ("given", "words"),
     [
         (("t", "--schema", "id"), ("'id'",)),
-        (("t", "--schema", "id quark"), ("quark",)),
+        (("t", "--schema", "id quark"), ("--schema", "'quark' is not a type", "varchar")),
+        (("t", "--schema", "id decimal(99)"), ("--schema cannot be read: DECIMAL",)),
+        (("t", "--schema", "id int,"), ("--schema has a column without a name",)),
+        (("t", "--schema", "ids list<int>"), ("write a list as int[]",)),
+        (("t", "--schema", "id int primary key"), ("only names and types", "--key")),
+        (("t", "--schema", "id int", "--mode", "x"), ("'--mode': 'x' is not one of 'wal'",)),
         (("t", "--schema", "id int", "--key", "no"), ("no",)),
         (("t", "--schema", "id int, id int"), ("id",)),
         (("t", "--schema", "id int", "--shards", "0"), ("--shards", "0")),
@@ -564,32 +576,3 @@ def test_mistakes_are_sentences_without_a_location(tmp_path: Path, cli: Cli) -> 
     for words in (("table", "list"), ("table", "insert", "t"), ("history", "t")):
         refused(cli.run(*words), "no location")
         refused(cli.run("--location", str(tmp_path / "no"), *words), "no location")
-
-
-def test_alter_adds_and_drops_columns(keyed: Cli, cli: Cli) -> None:
-    """Old rows have null in a new column; a column with values is dropped only with --yes."""
-    put(cli, "insert", "prices", TEA)
-    done = cli.done("table", "alter", "prices", "--add", "w double", "--add", "n int", "--json")
-    assert done.object == {"table": "prices", "columns": ["id", "item", "price", "w", "n"]}
-    put(cli, "insert", "prices", {**JAM, "w": 0.5})
-    assert rows_of(cli, "prices") == [{**TEA, "w": None, "n": None}, {**JAM, "w": 0.5, "n": None}]
-
-    cli.done("table", "alter", "prices", "--drop", "n")
-    refused(cli("table", "alter", "prices", "--drop", "w"), "pass --yes to drop columns")
-    cli.done("table", "alter", "prices", "--drop", "w", "--yes")
-    assert rows_of(cli, "prices") == [TEA, JAM]
-
-
-def test_a_wrong_alter_is_refused(keyed: Cli, cli: Cli) -> None:
-    """Each message names the option or the column, and the command changes nothing."""
-    for given, words in {
-        (): "--add",
-        ("--add", "w"): "--add cannot be read at 'w'",
-        ("--add", "a.b int"): "put names with other characters in double quotes",
-        ("--add", "w money"): "--add cannot be read: ",
-        ("--add", "item int"): "has a column 'item' already",
-        ("--drop", "x", "--yes"): "no column 'x'; the columns are id, item, price",
-        ("--drop", "id", "--yes"): "'id' cannot be dropped, because it is in the key",
-    }.items():
-        refused(cli("table", "alter", "prices", *given), words)
-    assert "item" in cli.done("table", "describe", "prices").out

@@ -265,6 +265,8 @@ async def test_a_time_of_microseconds_is_refused() -> None:
             await write(some_rows(1), at=1_790_000_000_000_000)
     with pytest.raises(UsageError, match="after the year 9999"):
         lake.transaction(at=2**63 - 1)
+    with pytest.raises(UsageError, match="at=, in milliseconds since 1970, must be a whole number"):
+        await table.insert(some_rows(1), at="2026-01-01")  # type: ignore[arg-type]
 
 
 async def test_missing_columns_are_null_and_equal_rows_count() -> None:

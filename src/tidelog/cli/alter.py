@@ -11,9 +11,10 @@ import typer
 from tidelog.cli.command import AsJson, SourceName, Yes, ask_first, on_location
 from tidelog.cli.output import show
 from tidelog.cli.table_options import TableName
-from tidelog.core.arguments import joined_names
+from tidelog.core.arguments import joined_names, split_names
 
 if TYPE_CHECKING:
+    from tidelog.collection.table.alteration import Alteration
     from tidelog.location import Location
 
 Add = Annotated[
@@ -25,7 +26,10 @@ Add = Annotated[
 ]
 Drop = Annotated[
     list[str] | None,
-    typer.Option(metavar="COLUMN", help="A column to drop; may be repeated."),
+    typer.Option(
+        metavar="COLUMNS",
+        help="Columns to drop, with commas between them; may be repeated.",
+    ),
 ]
 
 
@@ -43,14 +47,15 @@ def alter_table(
     New columns come last, and are null in the rows that exist. The command asks first if a column
     to drop has a value at a readable time. A dropped name cannot be used again.
     """
+    asked = Asked.of("table", name, add, drop, yes)
 
     async def work(location: Location, columns: str | None, discard_values: bool) -> list[str]:
         table = await location.tables.alter(
-            name, add=columns, drop=drop or [], discard_values=discard_values
+            name, add=columns, drop=asked.drop, discard_values=discard_values
         )
         return table.schema.names
 
-    _alter(context, Asked("table", name, add or [], drop or [], yes), work, as_json=as_json)
+    _alter(context, asked, work, as_json=as_json)
 
 
 def alter_source(
@@ -68,14 +73,15 @@ def alter_source(
     the rows that exist. A running ingester takes them without a restart. The command asks first if
     a column to drop has a value at a readable time. A dropped name cannot be used again.
     """
+    asked = Asked.of("source", name, add, drop, yes)
 
     async def work(location: Location, columns: str | None, discard_values: bool) -> list[str]:
         _, rendition = await location.sources.alter(
-            name, add=columns, drop=drop or [], discard_values=discard_values
+            name, add=columns, drop=asked.drop, discard_values=discard_values
         )
         return rendition.data_schema.names
 
-    _alter(context, Asked("source", name, add or [], drop or [], yes), work, as_json=as_json)
+    _alter(context, asked, work, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,12 @@ class Asked:
     drop: list[str]
     yes: bool
 
+    @staticmethod
+    def of(kind: str, name: str, add: list[str] | None, drop: list[str] | None, yes: bool) -> Asked:
+        """Return the arguments, with the names in ``drop`` split at their commas."""
+        names = [column for part in drop or [] for column in split_names(part)]
+        return Asked(kind, name, add or [], names, yes)
+
 
 def _alter(
     context: typer.Context,
@@ -99,8 +111,8 @@ def _alter(
     from tidelog.collection.table.alteration import Alteration
 
     columns, yes = ", ".join(asked.add) or None, asked.yes
-    Alteration.of(columns, asked.drop)  # A mistake fails before any request.
-    if asked.drop and not yes and on_location(context, lambda one: _has_values(one, asked)):
+    change = Alteration.of(columns, asked.drop)  # A mistake fails before any request.
+    if change.drop and not yes and on_location(context, lambda one: _loses(one, asked, change)):
         ask_first(
             lambda: (
                 f"Drop {joined_names(asked.drop)} of the {asked.kind} {asked.name!r}, with all "
@@ -118,13 +130,17 @@ def _alter(
     )
 
 
-async def _has_values(location: Location, asked: Asked) -> bool:
-    """Return True if a column has values; a column that does not exist is refused later."""
-    from tidelog.collection.altering import has_values
+async def _loses(location: Location, asked: Asked, change: Alteration) -> bool:
+    """Return True if the alteration drops values; raise its error if it is refused anyway."""
+    from tidelog.collection.altering import altered_source, has_values
 
     catalog = await location.controller.catalog()
     if asked.name not in (catalog.tables if asked.kind == "table" else catalog.sources):
         return False  # The alteration reports it.
     collection = await location.collection(asked.name)
-    known = [column for column in asked.drop if column in collection.schema.names]
-    return bool(known) and await has_values(collection, known)
+    before = collection.rendition
+    if asked.kind == "table":
+        after = change.applied(before, catalog.tables[asked.name])
+    else:
+        after = altered_source(change, before, catalog.sources[asked.name])
+    return after != before and await has_values(collection, change.drop)

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Print JSON, one object per line. In a pipe or a file, this is the default.",
+    ),
+]
 CollectionName = Annotated[
     str, typer.Argument(metavar="NAME", help="A collection, or NAME_errors for its bad rows.")
 ]

@@ -87,6 +87,7 @@ def create(
         held = await _held(location, name, shard, owned=hold)
         since = None if at is None else held.time_of(at, "--at")
         if since is not None:
+            _check_readable(held, since)
             _check_complete(held, since)
         return held, await place_hold(held.shards, hold, since, token=token)
 
@@ -148,7 +149,8 @@ def drop(
 ) -> None:
     """Drop a hold. The next ingest tick gives up the times that no other hold keeps.
 
-    A shard without a source keeps those times until another of its holds moves.
+    For a table, the first 'tidelog compact' after a later write does. A shard without a source
+    keeps those times until another of its holds moves.
     """
 
     async def work(location: Location) -> Held:
@@ -197,6 +199,23 @@ def hold_rows(states: Sequence[State]) -> list[HoldRow]:
         HoldRow(n, h.kind.value, h.since, h.token or None, h.until_us, h.purpose or None)
         for n, h in sorted(found.items())
     ]
+
+
+def _check_readable(held: Held, since: Frontier) -> None:
+    """Check that the time of a hold is not before the earliest readable time of its shards.
+
+    Raises:
+        UsageError: the time is before a shard's since.
+    """
+    from tidelog.core.frontier import join
+
+    earliest = join(state.since_frontier for state in held.states)
+    if not earliest <= since:
+        raise UsageError(
+            f"a hold of {held.name!r} can be at {held.text_of(earliest)} at least, the earliest "
+            "readable time: pass that or a later time",
+            asked=held.text_of(since),
+        )
 
 
 def _check_complete(held: Held, since: Frontier) -> None:

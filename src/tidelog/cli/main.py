@@ -35,6 +35,7 @@ from tidelog.errors import (
     NoSuchCheckpoint,
     NoSuchCollection,
     NoSuchCursor,
+    NoSuchHold,
     NoSuchLocation,
     NoSuchLog,
     NoSuchPin,
@@ -56,6 +57,7 @@ _MISUSES: Final = (
     NoSuchCheckpoint,
     NoSuchCollection,
     NoSuchCursor,
+    NoSuchHold,
     NoSuchLocation,
     NoSuchLog,
     NoSuchPin,
@@ -177,6 +179,7 @@ _PLAIN: Final = (
     ("Input should be less than or equal to", "more than"),
     ("Input should be a valid number, unable to parse string as a number", "not a number"),
 )
+_KIND_OF_MISUSE: Final = "Value error, "  # The library begins its messages of choices with it.
 # The parser suggests words that resemble the typed word too little, so they are removed.
 _SUGGESTED: Final = re.compile(r"\.? (?:Did you mean|\(Did you mean|\(Possible options).*")
 _UNKNOWN: Final = re.compile(r"no such (command|option):? (\S+)")
@@ -365,7 +368,8 @@ def _tell_misuse(error: Exception) -> None:
         return
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "tidelog"
-    told = _SUGGESTED.sub("", " ".join(told.split())).removesuffix(".")
+    told = " ".join(told.split()).replace(_KIND_OF_MISUSE, "", 1)
+    told = _SUGGESTED.sub("", told).removesuffix(".")
     for said, plain in _PLAIN:
         told = told.replace(said, f"{_value_refused(error)} is {plain}")
     told = told[:1].lower() + told[1:]

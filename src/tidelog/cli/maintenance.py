@@ -205,9 +205,10 @@ def collect(
     interval: Wait = "60s",
     as_json: AsJson = False,
 ) -> None:
-    """Delete the objects that merges replaced, and those of dropped sources and shards.
+    """Delete the objects that merges of batches replaced, and those of dropped tables and sources.
 
-    With names, the command deletes no objects of dropped sources. All readable times stay readable.
+    With names, the command deletes no objects of dropped tables and sources. All readable times
+    stay readable.
     """
     from tidelog.collection.formats.times import duration_text
 

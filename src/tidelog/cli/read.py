@@ -59,7 +59,7 @@ def read(
     output: Output = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the rows of a collection as of a time.
+    """Print the rows of a collection as of a time.
 
     Rows are in the order of their key. Without a key, the rows of a source are in the order of
     writing, and those of a table in the order of their columns. A row that occurs several times is
@@ -131,7 +131,7 @@ def changes(
     output: Output = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the changes of a collection between two times.
+    """Print the changes of a collection between two times.
 
     The changes are in the order of their times. Each has a _time (milliseconds since 1970; in
     tables ISO 8601) and a _diff: the number of copies of the row that were added (1) or removed
@@ -139,7 +139,7 @@ def changes(
     they are the changes of a collection with these columns only.
 
     With --follow, the command writes changes as they become complete. Each change comes once, also
-    if merges run meanwhile.
+    if batches are merged concurrently.
     """
     to = Destination(format, output, as_json=as_json, columns=columns, where=where, limit=limit)
     waiting = Waiting(wait, timeout_us_of(timeout))

@@ -40,7 +40,7 @@ TokenText = Annotated[
         "--token",
         metavar="NAME:NUMBER",
         help="A writer's name and a number that rises with each write. A retry with the same "
-        "token writes nothing twice.",
+        "token does not write its rows again.",
     ),
 ]
 RowFiles = Annotated[

@@ -267,7 +267,7 @@ class Collection:
         """Return the remedy if no time is complete."""
         if self.table is not None:
             return "its creation was interrupted, so create the table again, or write to it"
-        return "ingest its source first, as with 'tidelog ingest'"
+        return "ingest its source first, for example with 'tidelog ingest'"
 
     @property
     def _more(self) -> str:

@@ -50,6 +50,8 @@ BATCH_ROWS: Final = 65_536
 READ_AT_ONCE: Final = 8
 # DuckDB exports these types to Arrow with other values.
 NOT_IN_ARROW: Final = re.compile(r"\b(?:UHUGEINT|TIME WITH TIME ZONE|BIT)\b")
+_NEAR: Final = re.compile(r'at or near "(\w+)"')
+_TIME_TRAVEL: Final = re.compile(r"\b(?:TIMESTAMP|VERSION|SYSTEM_TIME)\s+AS\s+OF\b", re.IGNORECASE)
 INTERRUPTS: Final = 200
 INTERRUPT_SECONDS: Final = 0.02
 
@@ -255,7 +257,7 @@ async def common_time(
             remedy = (
                 f"ingest {earliest.name!r} again, or pass the time to read"
                 if earliest.table is None
-                else "advance the tables, as with 'tidelog table advance'"
+                else "advance the tables, for example with 'tidelog table advance'"
             )
             raise AsOfNotComplete(
                 f"the collections of the query have no common time: {earliest.name!r} is complete "
@@ -443,10 +445,13 @@ def _opened_database(folder: str) -> duckdb.DuckDBPyConnection:
     return database
 
 
-def keywords() -> list[str]:
-    """Return the keywords of SQL, which a prompt completes."""
+def keywords(*, reserved: bool = False) -> list[str]:
+    """Return the keywords of SQL, or with ``reserved`` those that cannot be a plain name."""
+    query = "SELECT keyword_name FROM duckdb_keywords()"
+    if reserved:
+        query += " WHERE keyword_category IN ('reserved', 'type_function')"
     with duckdb.connect() as database:
-        rows = database.execute("SELECT keyword_name FROM duckdb_keywords()").fetchall()
+        rows = database.execute(query).fetchall()
     return [str(word) for (word,) in rows]
 
 
@@ -466,6 +471,18 @@ def _execute(
     return reader
 
 
+def _hint_at_quotes(complaint: str) -> str:
+    """Return a remedy if a keyword of SQL is where DuckDB stopped, or before it."""
+    near = _NEAR.search(complaint)
+    if near is None:
+        return ""
+    before = re.search(rf"LINE \d+: (?:.*?\b)??(\w+)\W+{re.escape(near[1])}\b", complaint)
+    words = [near[1], before[1]] if before else [near[1]]
+    if not {word.lower() for word in words} & {*keywords(reserved=True)}:
+        return ""
+    return '; write a name that is a word of SQL, such as at, in double quotes: "at"'
+
+
 def _refusal(error: Exception) -> TidelogError:
     """Return our error for one of DuckDB."""
     text = told_by(error)
@@ -476,11 +493,13 @@ def _refusal(error: Exception) -> TidelogError:
             f"the query needs more memory than {MEMORY_LIMIT}: select fewer rows or columns, or "
             "run it on Spark",
         )
-    if isinstance(error, duckdb.ParserException):
+    if "time travel" in text or _TIME_TRAVEL.search(str(error)):
         return UsageError(
-            f"the query is invalid: {text}; write a name that is a word of SQL, such as at, in "
-            'double quotes: "at"'
+            "a query reads all collections as of one time: pass the time as as_of=, and remove it "
+            "from the query"
         )
+    if isinstance(error, duckdb.ParserException):
+        return UsageError(f"the query is invalid: {text}{_hint_at_quotes(str(error))}")
     if isinstance(error, duckdb.BinderException | duckdb.CatalogException):
         return UsageError(f"the query is invalid: {text}")
     return UsageError(f"the query fails: {text}")

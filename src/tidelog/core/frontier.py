@@ -92,8 +92,8 @@ def join(frontiers: Iterable[Frontier]) -> Frontier:
     return Frontier.at(max((f.elements[0] for f in known), default=0))
 
 
-def check_time(time: int) -> int:
-    """Return ``time`` as a plain int.
+def check_time(time: int, what: str = "a time") -> int:
+    """Return ``time`` as a plain int; errors name it ``what``.
 
     Raises:
         UsageError: it is not a whole number from 0 to 2^63-1.
@@ -102,8 +102,8 @@ def check_time(time: int) -> int:
     if type(given) is not int:
         if isinstance(given, bool) or not isinstance(given, Integral):
             kind = type(given).__name__
-            raise UsageError("a time must be a whole number (int) from 0 to 2^63-1", given=kind)
+            raise UsageError(f"{what} must be a whole number (int) from 0 to 2^63-1", given=kind)
         time = int(given)
     if not 0 <= time <= TIME_MAX:
-        raise UsageError("a time must be a whole number from 0 to 2^63-1", given=time)
+        raise UsageError(f"{what} must be a whole number from 0 to 2^63-1", given=time)
     return time

@@ -172,6 +172,8 @@ class _Check:
         if complaint and not self._parse(f"({self.sql}\n)")[1]:
             raise self.refusal("ends with a comment: remove it")
         if complaint:
+            if ")" not in self.sql:  # The parenthesis is ours, so the text ends too early.
+                complaint = complaint.replace('at or near ")"', "at its end")
             raise self.refusal(f"is not one SQL expression: {complaint}{self._hint_at_quotes()}")
         return tree
 

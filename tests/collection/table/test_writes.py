@@ -238,7 +238,7 @@ async def test_a_token_writes_once() -> None:
     assert await contents(place, table.reader.shards) == {(1, "b", 2): 1, (2, "c", 3): 1}
     with pytest.raises(OutcomeUnknown):
         await table.write(upsert((9, "z", 9)), token=("till", 7))
-    with pytest.raises(UsageError, match="a token is a pair"):
+    with pytest.raises(UsageError, match="token= must be a pair"):
         await table.write(upsert((9, "z", 9)), token="till")  # type: ignore[arg-type]
 
 

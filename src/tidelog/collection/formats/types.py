@@ -43,6 +43,12 @@ _COLUMN: Final = re.compile(
     re.IGNORECASE,
 )
 _JSON: Final = {MEANING: b"json"}
+_CONSTRAINT: Final = re.compile(r"\b(default|check|primary|unique|not)\b", re.IGNORECASE)
+_UNKNOWN_TYPE: Final = re.compile(r"Type with name (.+?) does not exist")
+_TYPES: Final = (
+    "boolean, integer, bigint, double, decimal(10, 2), varchar, blob, date, time, timestamp, "
+    "timestamptz, json, lists such as int[], and struct(a int, b varchar)"
+)
 
 
 def json_field(name: str) -> pa.Field[Any]:
@@ -92,10 +98,7 @@ def parse_schema(text: str, *, what: str = "schema") -> pa.Schema:
             connection.execute(f"CREATE TEMP TABLE given ({columns})")
             found = connection.sql("SELECT * FROM given LIMIT 0").to_arrow_table().schema
         except duckdb.Error as error:
-            why = str(error).splitlines()[0]
-            raise UsageError(
-                f"{what}= cannot be read: {why}; write it as 'flight int, day date'"
-            ) from error
+            raise _unreadable(what, str(error).splitlines()[0]) from error
         finally:
             connection.execute("DROP TABLE IF EXISTS given")
     kinds = [kind.strip().upper() for _, kind in split]
@@ -128,14 +131,40 @@ def _split_columns(text: str, what: str) -> list[tuple[str, str]]:
     for item in items:
         found = _COLUMN.fullmatch(item)
         if found is None:
-            raise UsageError(
-                f"{what}= cannot be read at {item.strip()!r}: write names and types, such as "
-                "'flight int, day date', and put names with other characters in double quotes"
-            )
+            raise _unreadable_at(what, item.strip())
         name = found.group(1)
         plain = name[1:-1].replace('""', '"') if name.startswith('"') else name
         columns.append((quoted(plain), found.group(2)))
     return columns
+
+
+def _unreadable(what: str, why: str) -> UsageError:
+    """Return the error for a schema that DuckDB refuses, for the reason ``why``."""
+    unknown = _UNKNOWN_TYPE.search(why)
+    if unknown is not None:
+        return UsageError(
+            f"{what}= cannot be read: {unknown[1]!r} is not a type; the types are {_TYPES}"
+        )
+    reason = why.partition(" Error: ")[2] or why
+    return UsageError(f"{what}= cannot be read: {reason}; write it as 'flight int, day date'")
+
+
+def _unreadable_at(what: str, item: str) -> UsageError:
+    """Return the error for a part of a schema that is not a name and a type."""
+    if not item:
+        return UsageError(
+            f"{what}= has a column without a name: write names and types, such as 'flight int, day "
+            "date', with single commas between them"
+        )
+    remedy = (
+        "write names and types, such as 'flight int, day date', and put names with other "
+        "characters in double quotes"
+    )
+    if "<" in item:
+        remedy = "write a list as int[], and a structure as struct(a int, b varchar)"
+    elif _CONSTRAINT.search(item):
+        remedy = "write only names and types; the columns of a key are in key="
+    return UsageError(f"{what}= cannot be read at {item!r}: {remedy}")
 
 
 def without_maps(dtype: pa.DataType) -> pa.DataType:

@@ -139,8 +139,8 @@ class Alteration:
                 )
             if name in kept:
                 raise UsageError(
-                    f"the column {name!r} cannot be dropped, because it {kept[name]}: leave it "
-                    "out of reads, with columns="
+                    f"the column {name!r} cannot be dropped, because it {kept[name]}: read the "
+                    "other columns instead"
                 )
 
 

@@ -1,7 +1,7 @@
 """The history of a table: the rows that each commit added and removed. Pure.
 
 All updates of a commit have its time, and no other commit of the table has it. So the updates of
-one time are those of one commit, for as long as the time is readable, also after merges.
+one time are those of one commit, as long as the time is readable, even if parts were merged.
 """
 
 from __future__ import annotations

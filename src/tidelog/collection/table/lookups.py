@@ -184,8 +184,8 @@ def by_condition(sql: str, schema: ShardSchema) -> ByCondition:
     from tidelog.persist.read.pushdown import bounds_of
     from tidelog.predicate.expression import check_predicate
 
-    check_kind(sql, str, "where must be a condition in SQL, as a str")
-    predicate = check_predicate(sql, schema.data, definite=False, what="where")
+    check_kind(sql, str, "where= must be a condition in SQL, as a str")
+    predicate = check_predicate(sql, schema.data, definite=False, what="where=")
     return ByCondition(predicate, bounds_of(predicate).box)
 
 

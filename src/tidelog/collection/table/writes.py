@@ -62,7 +62,7 @@ def check_at(at: int | None) -> None:
     Raises:
         UsageError: it is no time, or after the year 9999.
     """
-    if at is not None and check_time(at) > AT_MAX:
+    if at is not None and check_time(at, "at=, in milliseconds since 1970,") > AT_MAX:
         raise UsageError(
             "at= is after the year 9999: pass milliseconds since 1970, not microseconds", at=at
         )

@@ -73,8 +73,8 @@ def check_write_token(token: Token | None) -> None:
         return
     if not isinstance(given, tuple) or len(given) != 2:
         raise UsageError(
-            'a token is a pair: a writer\'s name and its number, as ("till", 7)',
-            found=quoted(given),
+            'token= must be a pair of a writer\'s name and a number, such as ("till", 7), not '
+            f"{quoted(given)}"
         )
     check_owner(given[0], "writer")
     check_whole(given[1], "the number of a token")

@@ -384,7 +384,7 @@ def earliest_time(transactions: TransactionsHandle, at: int | None) -> int:
     Raises:
         UsageError: ``at`` is not a time, or no time follows it.
     """
-    time = wall_us(transactions.clock) // 1_000 if at is None else check_time(at)
+    time = wall_us(transactions.clock) // 1_000 if at is None else check_time(at, "at=")
     if time == TIME_MAX:
         raise UsageError("no time follows the greatest time: commit at an earlier time", at=time)
     return time

@@ -80,7 +80,7 @@ def _check_format(option: str, form: str) -> None:
 
     try:
         if "%" not in form:
-            raise UsageError(f"{option} has no part of a date, such as %Y")
+            raise UsageError("it has no part of a date, such as %Y")
         cast_values(pa.array(["x"]), pa.date32(), Formats(date=form))
     except (duckdb.Error, UsageError) as error:
         why = str(error).splitlines()[0]
