@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures.thread  # noqa: F401 - registers its end first: see `_register`
+import concurrent.futures.thread  # It registers its end first: see `_register`.
 import inspect
 import os
 import sys
 import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from types import FunctionType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
 from tidelog.core.arguments import check_kind
 from tidelog.errors import HandleError, Outcome, TidelogError
@@ -30,12 +30,50 @@ T = TypeVar("T")
 A = TypeVar("A")
 F = TypeVar("F")
 
+# A work that reads a caller's iterator may wait for other works, so there are many threads. A
+# thread begins only if all others are busy.
+THREADS_MAX: Final = 64
+
+
+class Workers(ThreadPoolExecutor):
+    """One portal's use of the threads of all portals; it ends when its own work has ended.
+
+    Threads outlive a connection, because they keep memory. A later connection reads into that
+    memory; new memory costs as much time as the decoding of rows.
+    """
+
+    _pool: ClassVar[ThreadPoolExecutor]
+
+    def __init__(self) -> None:
+        super().__init__(1)  # The loop demands this class; its own threads never start.
+        self._running: set[Future[Any]] = set()
+
+    @classmethod
+    def begin(cls) -> None:
+        """Begin with no thread: a forked child has none of its parent's."""
+        cls._pool = ThreadPoolExecutor(THREADS_MAX, "tidelog-work")
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future = self._pool.submit(fn, *args, **kwargs)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        if wait:
+            concurrent.futures.wait(list(self._running))
+
+
+Workers.begin()
+os.register_at_fork(after_in_child=Workers.begin)
+
 
 class Portal:
     """One event loop in one thread; `run` executes coroutines in it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(Workers())
         self._process = os.getpid()
         self._is_closing = False
         # A coroutine that enters under this lock is in the loop before `_end` cancels all tasks.

@@ -7,7 +7,6 @@ shows that, without a sort of all rows. Only the rows that may meet an update ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -15,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from tidelog.core.threads import cores, on_cores
 from tidelog.persist.format.bounds import in_key_order, is_rising, may_overflow, ordered
 from tidelog.persist.format.part import int64_array, int64_of
 from tidelog.persist.format.schema import DIFF
@@ -24,7 +22,6 @@ from tidelog.rowhash import hash_rows
 # With more updates than one for so many rows, a sort of all rows costs about as much.
 ROWS_PER_UPDATE: Final = 3
 
-_Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 _Bools: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 _Places: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -50,48 +47,6 @@ def corrected(tables: Sequence[pa.Table], key: Sequence[str]) -> pa.Table | None
         return None
     alone = np.flatnonzero(~meets)
     return _put_in_order(large, alone, summed, key)
-
-
-def overlaid(
-    base: pa.Table, later: Sequence[pa.Table], times: Sequence[int], names: Sequence[str]
-) -> pa.Table | None:
-    """Return columns of a table with the newest row of each key instead of its own, in key order.
-
-    Shape: the first column is the key, and each key has at most one row at a time. The rows of
-        ``base`` are in its order, and each diff is 1. All updates of a table of ``later`` have the
-        time that ``times`` has for it, which is after those of the base.
-    None: the key is not a column of numbers, or the updates contradict one another.
-    """
-    updates = pa.concat_tables(later)
-    rows, keys = _numbers(base.column(0)), _numbers(updates.column(0))
-    if rows is None or keys is None or not len(rows) or not (rows[1:] > rows[:-1]).all():
-        return None
-    diffs = int64_of(updates, DIFF)
-    each = np.repeat(np.asarray(times), [table.num_rows for table in later])
-    order = np.lexsort((diffs, each, keys))
-    newest = order[np.append(keys[order][1:] != keys[order][:-1], True)]
-    where = np.searchsorted(rows, keys[newest])
-    is_replaced = rows[np.minimum(where, len(rows) - 1)] == keys[newest]
-    is_added = diffs[newest] == 1
-    # A row more or less than the diffs add up to has a fault that only a sum of all rows shows.
-    change = is_added.sum() - is_replaced.sum()
-    if change != diffs.sum() or (np.abs(diffs) != 1).any():
-        return None
-    stays = np.ones(len(rows), np.bool_)
-    stays[where[is_replaced]] = False
-    before = where - np.cumsum(is_replaced) + is_replaced
-    places = np.insert(np.flatnonzero(stays), before[is_added], len(rows) + newest[is_added])
-    both = pa.concat_tables([base.select(names), updates.select(names)])
-    shares = np.array_split(places, cores())
-    return pa.concat_tables(on_cores([partial(both.take, int64_array(some)) for some in shares]))
-
-
-def _numbers(column: pa.ChunkedArray[Any]) -> _Numbers | None:
-    """Return a column of numbers or times without nulls as a numpy array, or None."""
-    numbers = ordered(column)
-    if column.null_count or not pa.types.is_integer(numbers.type):
-        return None
-    return numbers.to_numpy()
 
 
 def _among(column: pa.ChunkedArray[Any], values: pa.ChunkedArray[Any]) -> _Bools:

@@ -9,21 +9,22 @@ Source: persist, "Snapshot"; design page 4, "Reading".
 
 from __future__ import annotations
 
+import asyncio
 import enum
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from tidelog.core.clock import Clock, run_all
 from tidelog.persist.format.bounds import box_of_part, groups_by_key, is_ordered, part_reaches
-from tidelog.persist.format.corrected import overlaid
+from tidelog.persist.format.newest import Newest, Stretch, newest_of
 from tidelog.persist.format.part import Part, int64_array
 from tidelog.persist.format.schema import DIFF, ShardSchema
 from tidelog.persist.format.updates import sum_up
@@ -39,9 +40,11 @@ from tidelog.store.port import Store
 IN_MEMORY_BYTES: Final = 8 * 1024 * 1024
 SINGLE_VALUE_BYTES_MAX: Final = 4 * 1024 * 1024
 GROUPS_DECODED: Final = 8  # By one thread; a part has up to some dozens of groups.
+GROUPS_OVERLAID: Final = 1  # The memory of a stretch is used again for a later one.
 ONES_ROWS: Final = 65_536
 LAYERED_ROWS_MAX: Final = 8_000_000  # They are in memory twice.
 
+T = TypeVar("T")
 Pieces: TypeAlias = AsyncGenerator[pa.Table, None]
 
 
@@ -192,32 +195,12 @@ class ContentsReader:
         Raises:
             PartMissing, CorruptionError, LocationError: see `tables`.
         """
-        opener = replace(self._opener(()), names=frozenset())
         out = self.narrow.contents
 
-        def decode(opened: OpenPart, groups: range) -> pa.Table:
-            names, is_small = self.selection.columns, opened.part.rows <= SMALL_ROWS
-            return opened.read(groups, names, as_of=self.as_of, use_threads=not is_small)
+        async def same() -> Callable[[pa.Table], pa.Table]:
+            return lambda table: table
 
-        def decode_all(opened: OpenPart) -> pa.Table:
-            return decode(opened, range(len(opened.groups)))
-
-        async def read(some: Sequence[Part]) -> list[pa.Table]:
-            if some[0].rows <= SMALL_ROWS:
-                return await opener.opened_by(some, decode_all)
-            (opened,) = await opener.open(some)
-            groups = range(len(opened.groups))
-            # Arrow decodes the row groups of one call sequentially per column, so split them into
-            # several calls.
-            starts = range(0, len(groups), GROUPS_DECODED)
-            shares = [groups[start : start + GROUPS_DECODED] for start in starts]
-            offload = self.clock.offload
-            work = [partial(offload, partial(decode, opened, share)) for share in shares]
-            return await run_all(work, at_once=opener.reads)
-
-        work = [partial(read, some) for some in together(parts)]
-        found = await run_all(work, at_once=opener.reads)
-        tables = [table for of_part in found for table in of_part]
+        tables = await self._stretches(parts, self.selection.columns, GROUPS_DECODED, same)
         table = pa.concat_tables([out.empty_table().drop_columns([DIFF]), *tables])
         return table.append_column(out.field(DIFF), ones(table.num_rows))
 
@@ -229,27 +212,70 @@ class ContentsReader:
         Raises:
             PartMissing, CorruptionError, LocationError: see `tables`.
         """
-        names = tuple(dict.fromkeys([*self.schema.key, *self.selection.columns]))
-        selection = CheckedSelection(columns=names, predicate=None, limit=None)
-        whole = replace(self, selection=selection)
-        opener = replace(self._opener(()), names=frozenset())
+        columns = self.selection.columns
+        names = tuple(dict.fromkeys([*self.schema.key, *columns]))
+        times = [part.time_min for part in layers.later]
+        loaded: asyncio.Future[Newest | None] = asyncio.get_running_loop().create_future()
 
         def decode(opened: OpenPart) -> pa.Table:
             groups = range(len(opened.groups))
             return opened.read(groups, [*names, DIFF], as_of=self.as_of)
 
-        async def base() -> list[pa.Table]:
-            return [await whole.as_written(layers.base)]
+        async def changes() -> list[Stretch | None]:
+            later = await self._opener(()).opened_by(layers.later, decode)
+            loaded.set_result(await self.clock.offload(lambda: newest_of(later, times, columns)))
+            return []
 
-        async def changes() -> list[pa.Table]:
-            return await opener.opened_by(layers.later, decode)
+        async def over() -> Callable[[pa.Table], Stretch | None]:
+            newest = await loaded
+            return newest.over if newest else lambda _: None
 
-        (rows,), later = await run_all([base, changes], at_once=2)
-        times = [part.time_min for part in layers.later]
-        columns = self.selection.columns
-        found = await self.clock.offload(lambda: overlaid(rows, later, times, columns))
+        async def base() -> list[Stretch | None]:
+            return await self._stretches(layers.base, names, GROUPS_OVERLAID, over)
+
+        _, stretches = await run_all([changes, base], at_once=2)
+        newest = await loaded
+        found = newest.all_of(stretches) if newest else None
         diffs = self.narrow.contents.field(DIFF)
         return None if found is None else found.append_column(diffs, ones(found.num_rows))
+
+    async def _stretches(
+        self,
+        parts: Sequence[Part],
+        names: Sequence[str],
+        groups_decoded: int,
+        use: Callable[[], Awaitable[Callable[[pa.Table], T]]],
+    ) -> list[T]:
+        """Return the result of ``use`` for each stretch of the rows of parts, in order."""
+        opener = replace(self._opener(()), names=frozenset())
+
+        def decode(groups: Sequence[int], opened: OpenPart) -> pa.Table:
+            is_small = opened.part.rows <= SMALL_ROWS
+            return opened.read(groups, names, as_of=self.as_of, use_threads=not is_small)
+
+        def decode_all(opened: OpenPart) -> pa.Table:
+            return decode(range(len(opened.groups)), opened)
+
+        async def read(some: Sequence[Part]) -> list[T]:
+            if some[0].rows <= SMALL_ROWS:
+                tables = await opener.opened_by(some, decode_all)
+                return [(await use())(pa.concat_tables(tables))]
+            (opened,) = await opener.open(some)
+            used = await use()
+
+            def work_on(groups: Sequence[int]) -> T:
+                return used(decode(groups, opened))
+
+            groups = range(len(opened.groups))
+            # Arrow decodes the row groups of one call sequentially per column, so split them into
+            # several calls.
+            starts = range(0, len(groups), groups_decoded)
+            shares = [groups[start : start + groups_decoded] for start in starts]
+            work = [partial(self.clock.offload, partial(work_on, share)) for share in shares]
+            return await run_all(work, at_once=opener.reads)
+
+        work = [partial(read, some) for some in together(parts)]
+        return [one for some in await run_all(work, at_once=opener.reads) for one in some]
 
     def _opener(self, box: Iterable[str]) -> PartOpener:
         return PartOpener(
