@@ -112,6 +112,8 @@ def test_suggestions_fit_the_word_typed(cli: Cli, typed: str, suggested: str | N
         ("commits x", "tidelog history NAME"),
         ("upsert x", "tidelog table upsert NAME"),
         ("delete x", "tidelog table delete NAME"),
+        ("table truncate x", "tidelog table delete NAME --where true"),
+        ("table delete x keys.csv", "--keys FILE"),
         ("topic create x", "tidelog log create NAME"),
         ("log produce x", "tidelog log append NAME"),
         ("consume x", "tidelog log follow NAME"),

@@ -292,6 +292,8 @@ def test_a_file_of_another_format_is_refused(loose: Cli, ending: str) -> None:
 def test_files_that_cannot_be_read_are_named(loose: Cli) -> None:
     """A missing file, a folder, an unknown format, and several formats at once."""
     refused(loose("table", "insert", "notes", "none.jsonl"), "no such file: 'none.jsonl'")
+    for url in ("s3://bucket/a.json", "file:///a.json"):
+        refused(loose("table", "insert", "notes", url), "no such file", "from a URL first")
     refused(loose("table", "insert", "notes", loose.folder), "is a directory")
     a, b = loose.write_lines("a.jsonl", TEA), loose.write_lines("b.csv", "id", "1")
     refused(loose("table", "insert", "notes", a, b), "several formats, csv and json")
@@ -446,10 +448,14 @@ def test_a_retry_of_an_insert_without_keys_writes_once(loose: Cli) -> None:
     refused(
         loose("table", "insert", "notes", path, "--token", "w:1"),
         "with other rows used the token",
+        "token=('w', 1)",
         status=1,
     )
+    put(loose, "insert", "notes", JAM, more=("--token", "w:2"))
+    older = loose("table", "insert", "notes", path, "--token", "w:1")
+    refused(older, "committed a greater number", "writer=w ", status=3)
 
-    assert rows_of(loose, "notes") == [TEA]
+    assert rows_of(loose, "notes") == [TEA, JAM]
 
 
 def test_a_write_can_name_its_earliest_time(loose: Cli) -> None:

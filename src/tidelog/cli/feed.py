@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
@@ -29,6 +30,7 @@ Files = Annotated[
     typer.Argument(metavar="[FILE]...", help="Files of lines. The default is standard input."),
 ]
 
+_URL: Final = re.compile(r"[a-z][a-z0-9+]+:/")  # A path has single slashes.
 ROW_FORMATS: Final = ("json", "csv", "parquet", "arrow")
 _ENDINGS: Final = {
     ".json": "json",
@@ -278,7 +280,10 @@ def check_file(path: Path) -> None:
     except OSError:
         is_there = is_directory = False  # The file system permits no such name.
     if not is_there:
-        raise UsageError(f"no such file: {str(path)[:300]!r}")
+        shown = f"no such file: {str(path)[:300]!r}"
+        if _URL.match(str(path)):
+            shown += "; files are read by their paths: fetch a file from a URL first, or pipe it in"
+        raise UsageError(shown)
     if is_directory:
         raise UsageError(f"{str(path)[:300]!r} is a directory: name the files in it")
 

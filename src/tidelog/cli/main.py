@@ -72,6 +72,7 @@ _HINTS: Final = (
         "write it before the command: tidelog --location URL COMMAND ...",
     ),
     ("tidelog hold move: unexpected argument", "pass the new time as --at TIME"),
+    ("tidelog table delete: unexpected argument", "pass a file of keys as --keys FILE"),
     ("tidelog ingest: unexpected argument", "name one source: run ingest for each"),
     ("collection: no such command 'drop'", _DROP_COLLECTION),
 )
@@ -98,6 +99,7 @@ _FOREIGN_VERBS: Final = {
     **dict.fromkeys(("delete", "destroy", "remove", "rm", "release", "finalize"), _DROP),
     "downgrade": "to move a hold: tidelog hold move NAME HOLD --at TIME",
     "listen": "to read the updates after a time: tidelog shard changes NAME --since TIME",
+    "truncate": "to delete all rows of a table: tidelog table delete NAME --where true",
     "vacuum": _COLLECT,
     "gc": _COLLECT,
     "purge": _COLLECT,
@@ -185,6 +187,8 @@ _SUGGESTED: Final = re.compile(r"\.? (?:Did you mean|\(Did you mean|\(Possible o
 _UNKNOWN: Final = re.compile(r"no such (command|option):? (\S+)")
 _EXTRA: Final = re.compile(r"got unexpected extra arguments?(?:\(s\))? \((\S+).*\)")
 _ALIKE: Final = 0.7  # 1 means equal; 'read' and 'retain' reach 0.6.
+# The transactions of tables put the table before the name of a writer.
+_TABLE_OF_WRITER: Final = re.compile(r"\br[0-9a-f]{32}/")
 # Parts of the messages of several libraries in a process at its limit of memory or threads. The
 # last one appears if the libraries themselves cannot be loaded.
 _NO_MORE: Final = ("can't start new thread", "annot allocate memory", "failed to map segment")
@@ -352,7 +356,7 @@ def _options_of(arguments: Sequence[str]) -> list[str]:
 
 
 def _tell(error: TidelogError, options: Sequence[str]) -> None:
-    facts = str(error).removeprefix(error.sentence)
+    facts = _TABLE_OF_WRITER.sub("", str(error).removeprefix(error.sentence))
     told = " ".join(f"{with_options(error.sentence, options)}{facts}".split("\n"))
     if isinstance(error, InvariantError):
         told = f"internal error of tidelog, please report it: {told}"

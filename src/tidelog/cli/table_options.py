@@ -31,7 +31,8 @@ At = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="The earliest time of the write, written as in read --as-of. The default is now.",
+        help="The earliest time of the write, written as in read --as-of. The default is now. "
+        "All later writes of tables get later times.",
     ),
 ]
 TokenText = Annotated[

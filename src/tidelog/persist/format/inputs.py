@@ -329,10 +329,12 @@ def check_known(names: Sequence[object], schema: pa.Schema) -> None:
     unknown = [name for name in names if name not in known]
     if unknown:
         reserved = [name for name in unknown if name in (TIME, DIFF)]
-        more = f"; remove {' and '.join(map(str, reserved))}" if reserved else ""
+        remedy = "rename or remove the others"
+        if reserved:
+            remedy = f"remove {' and '.join(map(str, reserved))}"
         raise UsageError(
             f"the rows have unknown columns: {_named(unknown)}; the columns are "
-            f"{joined_names(schema.names)}{more}"
+            f"{joined_names(schema.names)}; {remedy}"
         )
     if len(set(names)) < len(names):
         twice = [name for name, count in Counter(names).items() if count > 1]
