@@ -16,10 +16,12 @@ from kit.shard_tables import schema_of, table_of
 from kit.shards import in_memory, reading_of
 from tidelog.collection.reading import Reading
 from tidelog.errors import CorruptionError
-from tidelog.persist.format import part
+from tidelog.persist.format import parquet, part
+from tidelog.persist.format.newest import Joined
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.read import sweep
+from tidelog.persist.read import contents, sweep
+from tidelog.persist.read import reader as read_parts
 from tidelog.persist.read.contents import layers_of
 
 KEYED = schema_of(["int64", "int64"], keys=1)
@@ -76,6 +78,7 @@ COMMIT = st.dictionaries(st.integers(-5, 9), st.none() | st.integers(0, 3), max_
     as_of=st.integers(0, 5),
     columns=st.sampled_from([None, ["c1"], ["c1", "c0"]]),
     inline=st.sampled_from([0, part.INLINE_BYTES]),
+    small=st.sampled_from([1, read_parts.SMALL_ROWS]),
 )
 async def test_a_layered_read_has_the_rows_of_the_commits(
     commits: list[Commit],
@@ -83,17 +86,28 @@ async def test_a_layered_read_has_the_rows_of_the_commits(
     as_of: int,
     columns: list[str] | None,
     inline: int,
+    small: int,
 ) -> None:
-    """It holds for inserts, updates, deletes, parts of several times, and earlier times."""
+    """It holds for inserts, updates, deletes, parts of several times, and earlier times.
+
+    Parts are small or large, with one row group or several.
+    """
     as_of = min(as_of, len(commits) - 1)
     ends = sorted({*(cut for cut in cuts if cut < len(commits)), len(commits)})
-    with patch.object(part, "INLINE_BYTES", inline):
+    with (
+        patch.object(part, "INLINE_BYTES", inline),
+        patch.object(parquet, "ROW_GROUP_ROWS", 3),
+    ):
         shard = await written(KEYED, updates_of(commits), ends)
     parts = (await shard.snapshot(as_of)).parts
     whole = whole_of(shard, KEYED, columns)
 
     for reading in (whole, replace(whole, is_unique=False)):
-        found = [piece async for piece in reading.contents(parts, as_of)]
+        with (
+            patch.object(contents, "SMALL_ROWS", small),
+            patch.object(read_parts, "SMALL_ROWS", small),
+        ):
+            found = [piece async for piece in reading.contents(parts, as_of)]
         expected = [{"c0": key, "c1": value} for key, value in rows_after(commits[: as_of + 1])]
         names = columns or ["c0", "c1"]
         assert [row for piece in found for row in piece.to_pylist()] == [
@@ -154,3 +168,39 @@ async def test_a_layered_read_of_texts_adds_up_their_diffs() -> None:
     rows = [(row["c0"], row["c1"]) for piece in found for row in piece.to_pylist()]
     assert rows == [("1", 1), ("2", 6), ("4", 4), ("5", 8), ("7", 7)]
     assert pa.concat_tables(found).schema.names == ["c0", "c1", "_diff"]
+
+
+async def test_texts_of_a_large_part_are_read_with_their_dictionary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The columns of the result have no dictionary, and nulls stay."""
+    schema = schema_of(["int64", "string"], keys=1)
+    words = [None if key % 5 == 0 else f"word {key % 3}" for key in range(200)]
+    monkeypatch.setattr(part, "INLINE_BYTES", 0)
+    base = [(key, word, 0, 1) for key, word in enumerate(words)]
+    changed = [(3, words[3], 1, -1), (3, "new", 1, 1), (10, None, 1, -1), (11, words[11], 1, -1)]
+    later = [*changed, (11, None, 1, 1), (900, "last", 1, 1)]
+    shard = await written(schema, [base, later], [1, 2])
+    monkeypatch.setattr(contents, "SMALL_ROWS", 50)
+    monkeypatch.setattr(read_parts, "SMALL_ROWS", 50)
+
+    monkeypatch.setattr(sweep, "merge", None)
+    seen: list[pa.DataType] = []
+    column = Joined.column
+
+    def noted(joined: Joined, base: pa.ChunkedArray[Any], changed: pa.ChunkedArray[Any]) -> Any:
+        seen.append(base.type)
+        return column(joined, base, changed)
+
+    monkeypatch.setattr(Joined, "column", noted)
+
+    parts = (await shard.snapshot(1)).parts
+    found = pa.concat_tables([p async for p in whole_of(shard, schema).contents(parts, 1)])
+
+    rows = dict(enumerate(words)) | {3: "new", 11: None, 900: "last"}
+    del rows[10]
+    assert any(pa.types.is_dictionary(dtype) for dtype in seen)
+    assert found.schema.field("c1").type == pa.string()
+    assert list(zip(*found.select(["c0", "c1"]).to_pydict().values(), strict=True)) == sorted(
+        rows.items()
+    )

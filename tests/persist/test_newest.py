@@ -7,18 +7,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.persist.format import newest as newest_module
 from tidelog.persist.format.newest import Newest, newest_of
+
+NULL = "null"
 
 Rows = list[tuple[int, str, int]]  # Key, value, diff.
 COMMIT = st.dictionaries(
-    st.integers(-6, 12), st.none() | st.sampled_from(["a", "b"]), min_size=1, max_size=8
+    st.integers(-6, 12), st.none() | st.sampled_from(["a", "b", NULL]), min_size=1, max_size=8
 )
+NAMES = ["k", "v", "small", "flag", "at"]
 
 
-def table_of(rows: Rows, dtype: pa.DataType | None = None) -> pa.Table:
+def table_of(rows: Rows, dtype: pa.DataType | None = None, *, packed: bool = False) -> pa.Table:
+    """Return rows whose other columns follow from the value; text may have a dictionary."""
     keys, values, diffs = ([row[place] for row in rows] for place in range(3))
-    columns = [pa.array(keys, dtype or pa.int64()), pa.array(values, pa.string())]
-    return pa.table([*columns, pa.array(diffs, pa.int64())], ["k", "v", "_diff"])
+    text = pa.array([None if value == NULL else value for value in values], pa.string())
+    columns = [
+        pa.array(keys, dtype or pa.int64()),
+        text.dictionary_encode() if packed else text,
+        pa.array([len(str(value)) for value in values], pa.int8()),
+        pa.array([value == "a" for value in values], pa.bool_()),
+        pa.array([None if value == "b" else 7 for value in values], pa.timestamp("us", "UTC")),
+    ]
+    return pa.table([*columns, pa.array(diffs, pa.int64())], [*NAMES, "_diff"])
 
 
 def committed(rows: dict[int, str], commit: dict[int, str | None]) -> Rows:
@@ -33,11 +45,17 @@ def committed(rows: dict[int, str], commit: dict[int, str | None]) -> Rows:
     return updates
 
 
-def over(newest: Newest | None, stretches: list[Rows]) -> list[tuple[int, str]] | None:
-    """Return the rows of stretches of the base with the newest updates."""
+def over(
+    newest: Newest | None, stretches: list[Rows], *, packed: bool = False
+) -> list[tuple[int, str]] | None:
+    """Return the rows of stretches of the base with the newest updates; check all columns."""
     assert newest is not None
-    found = newest.all_of([newest.over(table_of(rows)) for rows in stretches])
-    return None if found is None else [(row["k"], row["v"]) for row in found.to_pylist()]
+    found = newest.all_of([newest.over(table_of(rows, packed=packed)) for rows in stretches])
+    if found is None:
+        return None
+    rows = [(row["k"], row["v"] or NULL) for row in found.to_pylist()]
+    assert found.equals(table_of([(*row, 1) for row in rows]).select(found.column_names))
+    return rows
 
 
 @given(data=st.data(), commits=st.lists(COMMIT, min_size=1, max_size=5))
@@ -59,9 +77,7 @@ def test_the_newest_updates_over_any_stretches_are_the_rows(
     if not parts:
         return
 
-    newest = newest_of(
-        [table_of(some) for _, some in parts], [time for time, _ in parts], ["k", "v"]
-    )
+    newest = newest_of([table_of(some) for _, some in parts], [time for time, _ in parts], NAMES)
 
     assert over(newest, stretches) == sorted(rows.items())
 
@@ -84,9 +100,9 @@ BASE: list[Rows] = [[(1, "a", 1), (3, "b", 1)], [(7, "c", 1)]]
 def test_updates_that_contradict_the_rows_have_no_result(updates: Rows) -> None:
     """Each key counts: one row too many must not make up for one too few."""
     fair: Rows = [(1, "a", -1), (4, "n", 1)]
-    newest = newest_of([table_of(fair), table_of(updates)], [1, 2], ["k", "v"])
+    newest = newest_of([table_of(fair), table_of(updates)], [1, 2], NAMES)
     assert over(newest, BASE) is None
-    assert over(newest_of([table_of(fair)], [1], ["k", "v"]), BASE) == [
+    assert over(newest_of([table_of(fair)], [1], NAMES), BASE) == [
         (3, "b"),
         (4, "n"),
         (7, "c"),
@@ -95,7 +111,7 @@ def test_updates_that_contradict_the_rows_have_no_result(updates: Rows) -> None:
 
 def test_stretches_of_the_same_keys_have_no_result() -> None:
     """Such parts need a sum of their rows."""
-    newest = newest_of([table_of([(4, "n", 1)])], [1], ["k", "v"])
+    newest = newest_of([table_of([(4, "n", 1)])], [1], NAMES)
     assert over(newest, [BASE[0], BASE[0]]) is None
     assert over(newest, [[(3, "b", 1), (1, "a", 1)]]) is None
 
@@ -106,7 +122,7 @@ def test_stretches_of_the_same_keys_have_no_result() -> None:
 )
 def test_extreme_keys_are_compared_exactly(dtype: pa.DataType, top: int) -> None:
     """A float between two integer types would round the greatest keys."""
-    newest = newest_of([table_of([(top - 1, "n", 1)], dtype)], [1], ["k", "v"])
+    newest = newest_of([table_of([(top - 1, "n", 1)], dtype)], [1], NAMES)
     assert newest is not None
     base = [table_of([(top - 2, "a", 1)], dtype), table_of([(top, "b", 1)], dtype)]
     found = newest.all_of([newest.over(rows) for rows in base])
@@ -117,4 +133,16 @@ def test_extreme_keys_are_compared_exactly(dtype: pa.DataType, top: int) -> None
 def test_texts_and_diffs_of_other_sizes_have_no_newest() -> None:
     """Only keys of numbers are searched, and a sum of all rows reports a diff of 2."""
     assert newest_of([table_of([(1, "a", 1)]).select(["v", "_diff"])], [1], ["v"]) is None
-    assert newest_of([table_of([(1, "a", 2)])], [1], ["k", "v"]) is None
+    assert newest_of([table_of([(1, "a", 2)])], [1], NAMES) is None
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_values_too_large_for_one_array_have_no_result(
+    monkeypatch: pytest.MonkeyPatch, *, packed: bool
+) -> None:
+    """Arrow's arrays of text hold 2 GiB, and a dictionary unpacks to more than it holds."""
+    newest = newest_of([table_of([(1, "n", 1)])], [1], ["k", "v"])
+    monkeypatch.setattr(newest_module, "ARRAY_BYTES_MAX", 100)
+    for word, is_found in (("w", True), ("w" * 40, False)):
+        base: Rows = [(key, word, 1) for key in (0, 2, 4)]
+        assert (over(newest, [base], packed=packed) is not None) is is_found, word

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import cached_property
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelog.persist.format.bounds import ordered
 from tidelog.persist.format.part import int64_array, int64_of
@@ -21,6 +23,8 @@ from tidelog.persist.format.schema import DIFF
 _Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 _Bools: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 _Places: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+ARRAY_BYTES_MAX: Final = 1 << 30  # Arrow's arrays of text hold twice as much.
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +54,26 @@ class Newest:
         """Return a stretch of the base with these updates.
 
         Shape: the first column of ``base`` is the key; it has one row at least. Each diff is 1.
-        None: the key is not a column of numbers in order, or the updates contradict the rows.
+            Other columns may have dictionaries, which the result does not have.
+        None: the key is not a column of numbers in order, the updates contradict the rows, or
+        the values are too large for one array.
         """
         keys = _numbers(base.column(0))
         if keys is None or not (keys[1:] > keys[:-1]).all():
             return None
         first, last = keys[0], keys[-1]
         some = self._slice(self._place(first), self._place(last, after=True))
+        names = self.rows.column_names
+        pairs = [(base.column(name), some.rows.column(name)) for name in names]
+        if any(_bytes_of(ours) + _bytes_of(theirs) > ARRAY_BYTES_MAX for ours, theirs in pairs):
+            return None
         where = np.searchsorted(keys, some.keys)
         is_there = keys[where] == some.keys
         if not some._adds_up(is_there):
             return None
-        stays = np.ones(len(keys), np.bool_)
-        stays[where[is_there]] = False
-        before = where - np.cumsum(is_there) + is_there
-        added = len(keys) + np.flatnonzero(some.is_added)
-        places = np.insert(np.flatnonzero(stays), before[some.is_added], added)
-        both = pa.concat_tables([base.select(self.rows.column_names), some.rows])
-        return Stretch(first, last, both.take(int64_array(places)))
+        joined = Joined(len(keys), where, is_there, some.is_added)
+        columns = [joined.column(ours, theirs) for ours, theirs in pairs]
+        return Stretch(first, last, pa.table(columns, schema=self.rows.schema))
 
     def all_of(self, stretches: Sequence[Stretch | None]) -> pa.Table | None:
         """Return the rows of all stretches, and the added rows that are outside them, in key order.
@@ -104,6 +110,75 @@ class Newest:
     @property
     def _added(self) -> pa.Table:
         return self.rows.take(int64_array(np.flatnonzero(self.is_added)))
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The rows of a base and those of changed keys, in the order of the keys.
+
+    Shape: a changed key belongs ``where`` in the ``count`` rows of the base. There it replaces a
+        row if it ``is_there``. It has a row if it ``is_added``.
+    """
+
+    count: int
+    where: _Places
+    is_there: _Bools
+    is_added: _Bools
+
+    def column(self, base: pa.ChunkedArray[Any], changed: pa.ChunkedArray[Any]) -> pa.Array[Any]:
+        """Return a column of all rows from that of the base and that of the changed keys."""
+        if pa.types.is_dictionary(base.type):
+            packed: Any = base.unify_dictionaries().combine_chunks()
+            words: pa.Array[Any] = pa.concat_arrays([packed.dictionary, *changed.chunks])
+            after = np.arange(len(packed.dictionary), len(words), dtype=np.int32)
+            numbers, more = (pa.chunked_array([some]) for some in (packed.indices, pa.array(after)))
+            return words.take(self.column(numbers, more))
+        if self._only_replaces and _is_plain(base) and _is_plain(changed):
+            return _replaced(base.combine_chunks(), changed.combine_chunks(), self.where)
+        return pa.concat_arrays([*base.chunks, *changed.chunks]).take(self._places)
+
+    @cached_property
+    def _only_replaces(self) -> bool:
+        return bool(self.is_there.all() and self.is_added.all())
+
+    @cached_property
+    def _places(self) -> pa.Array[Any]:
+        stays = np.ones(self.count, np.bool_)
+        stays[self.where[self.is_there]] = False
+        before = self.where - np.cumsum(self.is_there) + self.is_there
+        added = self.count + np.flatnonzero(self.is_added)
+        return int64_array(np.insert(np.flatnonzero(stays), before[self.is_added], added))
+
+
+def _is_plain(column: pa.ChunkedArray[Any]) -> bool:
+    """Return True if a column is values of 1 to 8 bytes without nulls."""
+    dtype = column.type
+    return pa.types.is_primitive(dtype) and dtype.bit_width >= 8 and not column.null_count
+
+
+def _replaced(base: pa.Array[Any], values: pa.Array[Any], where: _Places) -> pa.Array[Any]:
+    # Arrow's allocator keeps the memory of earlier stretches; that of numpy returns it.
+    buffer: Any = pa.allocate_buffer(len(base) * base.type.bit_width // 8)
+    found = np.frombuffer(buffer, f"i{base.type.bit_width // 8}")
+    found[:] = _bits(base)
+    found[where] = _bits(values)
+    return pa.Array.from_buffers(base.type, len(base), [None, buffer])
+
+
+def _bits(array: pa.Array[Any]) -> _Numbers:
+    """Return values of 1 to 8 bytes as integers with the same bits."""
+    width = array.type.bit_width // 8
+    data: Any = array.buffers()[1]
+    return np.frombuffer(data, f"i{width}", len(array), array.offset * width)
+
+
+def _bytes_of(column: pa.ChunkedArray[Any]) -> int:
+    """Return the bytes of a column without dictionaries, at most."""
+    if not pa.types.is_dictionary(column.type):
+        return column.nbytes
+    chunks: list[Any] = column.chunks
+    lengths = [pc.max(pc.binary_length(one.dictionary)).as_py() for one in chunks]
+    return max((length or 0 for length in lengths), default=0) * len(column)
 
 
 def newest_of(

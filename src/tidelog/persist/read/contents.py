@@ -40,11 +40,11 @@ from tidelog.store.port import Store
 IN_MEMORY_BYTES: Final = 8 * 1024 * 1024
 SINGLE_VALUE_BYTES_MAX: Final = 4 * 1024 * 1024
 GROUPS_DECODED: Final = 8  # By one thread; a part has up to some dozens of groups.
-GROUPS_OVERLAID: Final = 1  # The memory of a stretch is used again for a later one.
 ONES_ROWS: Final = 65_536
 LAYERED_ROWS_MAX: Final = 8_000_000  # They are in memory twice.
 
 T = TypeVar("T")
+Use: TypeAlias = Callable[[pa.Table], T]
 Pieces: TypeAlias = AsyncGenerator[pa.Table, None]
 
 
@@ -196,45 +196,44 @@ class ContentsReader:
             PartMissing, CorruptionError, LocationError: see `tables`.
         """
         out = self.narrow.contents
-
-        async def same() -> Callable[[pa.Table], pa.Table]:
-            return lambda table: table
-
-        tables = await self._stretches(parts, self.selection.columns, GROUPS_DECODED, same)
+        same: asyncio.Future[Use[pa.Table]] = asyncio.get_running_loop().create_future()
+        same.set_result(lambda table: table)
+        names = self.selection.columns
+        tables = await self._stretches(parts, names, same, groups_decoded=GROUPS_DECODED)
         table = pa.concat_tables([out.empty_table().drop_columns([DIFF]), *tables])
         return table.append_column(out.field(DIFF), ones(table.num_rows))
 
     async def newest(self, layers: Layers) -> pa.Table | None:
         """Return the columns and ``_diff`` of the newest row of each key, in key order.
 
-        None: the key is not a column of numbers, or the updates contradict one another.
+        None: the key is not a column of numbers, the updates contradict one another, or values are
+        too large.
 
         Raises:
             PartMissing, CorruptionError, LocationError: see `tables`.
         """
         columns = self.selection.columns
         names = tuple(dict.fromkeys([*self.schema.key, *columns]))
+        texts = {name for name in names if pa.types.is_string(self.schema.data.field(name).type)}
         times = [part.time_min for part in layers.later]
-        loaded: asyncio.Future[Newest | None] = asyncio.get_running_loop().create_future()
+        over: asyncio.Future[Use[Stretch | None]] = asyncio.get_running_loop().create_future()
 
         def decode(opened: OpenPart) -> pa.Table:
             groups = range(len(opened.groups))
             return opened.read(groups, [*names, DIFF], as_of=self.as_of)
 
-        async def changes() -> list[Stretch | None]:
+        async def changes() -> Newest | None:
             later = await self._opener(()).opened_by(layers.later, decode)
-            loaded.set_result(await self.clock.offload(lambda: newest_of(later, times, columns)))
-            return []
-
-        async def over() -> Callable[[pa.Table], Stretch | None]:
-            newest = await loaded
-            return newest.over if newest else lambda _: None
+            newest = await self.clock.offload(lambda: newest_of(later, times, columns))
+            over.set_result(newest.over if newest else lambda _: None)
+            return newest
 
         async def base() -> list[Stretch | None]:
-            return await self._stretches(layers.base, names, GROUPS_OVERLAID, over)
+            packed = frozenset(texts - {*self.schema.key})
+            return await self._stretches(layers.base, names, over, packed=packed)
 
-        _, stretches = await run_all([changes, base], at_once=2)
-        newest = await loaded
+        both: list[Callable[[], Awaitable[Any]]] = [changes, base]
+        newest, stretches = await run_all(both, at_once=2)
         found = newest.all_of(stretches) if newest else None
         diffs = self.narrow.contents.field(DIFF)
         return None if found is None else found.append_column(diffs, ones(found.num_rows))
@@ -243,10 +242,15 @@ class ContentsReader:
         self,
         parts: Sequence[Part],
         names: Sequence[str],
-        groups_decoded: int,
-        use: Callable[[], Awaitable[Callable[[pa.Table], T]]],
+        use: asyncio.Future[Use[T]],
+        *,
+        groups_decoded: int = 1,
+        packed: frozenset[str] = frozenset(),
     ) -> list[T]:
-        """Return the result of ``use`` for each stretch of the rows of parts, in order."""
+        """Return the result of ``use`` for each stretch of the rows of parts, in order.
+
+        Text columns in ``packed`` may keep the dictionaries of large parts.
+        """
         opener = replace(self._opener(()), names=frozenset())
 
         def decode(groups: Sequence[int], opened: OpenPart) -> pa.Table:
@@ -256,23 +260,27 @@ class ContentsReader:
         def decode_all(opened: OpenPart) -> pa.Table:
             return decode(range(len(opened.groups)), opened)
 
+        async def stretch(opened: OpenPart, groups: Sequence[int]) -> T:
+            offload = self.clock.offload
+            if not use.done():
+                rows = await offload(partial(decode, groups, opened))
+                return await offload(partial(await use, rows))
+            work = use.result()
+            return await offload(lambda: work(decode(groups, opened)))
+
         async def read(some: Sequence[Part]) -> list[T]:
             if some[0].rows <= SMALL_ROWS:
                 tables = await opener.opened_by(some, decode_all)
-                return [(await use())(pa.concat_tables(tables))]
-            (opened,) = await opener.open(some)
-            used = await use()
-
-            def work_on(groups: Sequence[int]) -> T:
-                return used(decode(groups, opened))
-
+                return [(await use)(pa.concat_tables(tables))]
+            (opened,) = await replace(opener, packed=packed).open(some)
             groups = range(len(opened.groups))
             # Arrow decodes the row groups of one call sequentially per column, so split them into
             # several calls.
             starts = range(0, len(groups), groups_decoded)
             shares = [groups[start : start + groups_decoded] for start in starts]
-            work = [partial(self.clock.offload, partial(work_on, share)) for share in shares]
-            return await run_all(work, at_once=opener.reads)
+            return await run_all(
+                [partial(stretch, opened, share) for share in shares], at_once=opener.reads
+            )
 
         work = [partial(read, some) for some in together(parts)]
         return [one for some in await run_all(work, at_once=opener.reads) for one in some]
