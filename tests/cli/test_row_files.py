@@ -207,12 +207,12 @@ def saved(folder: Path, rows: pa.Table, format: str) -> Path:
     [
         ("item", pa.array([7]), "7"),
         ("item", pa.array([True]), "True"),
-        ("item", pa.array([NOON], pa.timestamp("us")), "2026, 1, 2"),
+        ("item", pa.array([NOON], pa.timestamp("us")), "value 2026-01-02 12:00:00.000001: "),
         ("at", pa.array([1_767_355_200]), "1767355200"),
         ("sold", pa.array([1]), "1"),
         ("id", pa.array([True]), "True"),
         ("cost", pa.array([1.239]), "1.239"),
-        ("price", pa.array([NOON], pa.timestamp("us")), "2026, 1, 2"),
+        ("price", pa.array([NOON], pa.timestamp("us")), "value 2026-01-02 12:00:00.000001: "),
     ],
     ids=range(8),
 )

@@ -474,6 +474,7 @@ def test_a_write_can_name_its_earliest_time(loose: Cli) -> None:
         (("--set", "price=1", "--set", '"price"=2', "--where", "true"), ("twice",)),
         (("--set", "cost=1", "--where", "true"), ("'cost'", "id, item, price")),
         (("--set", "price='x'", "--where", "true"), ("price",)),
+        (("--set", "price=DATE '2026-01-02'", "--where", "true"), ("gives 2026-01-02 for",)),
         (("--set", "price=1", "--where", "cost > 1"), ("--where reads 'cost'",)),
         (
             ("--set", "price=1", "--where", "id = "),
@@ -517,7 +518,7 @@ def test_a_delete_needs_one_condition(keyed: Cli) -> None:
         (("t", "--schema", "id int primary key"), ("only names and types", "--key")),
         (("t", "--schema", "id int", "--mode", "x"), ("'--mode': 'x' is not one of 'wal'",)),
         (("t", "--schema", "id int", "--key", "no"), ("no",)),
-        (("t", "--schema", "id int, id int"), ("id",)),
+        (("t", "--schema", "Id int, id int"), ("--schema has the column 'id' twice",)),
         (("t", "--schema", "id int", "--shards", "0"), ("--shards", "0")),
         (("t", "--schema", "id int", "--retain", "soon"), ("--retain", "'soon'")),
         (("a/b", "--schema", "id int"), ("a/b",)),

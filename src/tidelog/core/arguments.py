@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
+from datetime import date, time
+from decimal import Decimal
 from typing import Final
 
 from tidelog.errors import UsageError
@@ -20,7 +22,9 @@ DIGITS_MAX: Final = 40  # Any position has fewer. Python refuses to parse thousa
 
 
 def quoted(value: object) -> str:
-    """Return the ``repr`` of a value for a message, cut if it is long."""
+    """Return a value for a message, cut if it is long: its ``repr``; numbers and times plainly."""
+    if isinstance(value, Decimal | date | time):
+        return str(value)
     if isinstance(value, str | bytes) and len(value) > QUOTED_MAX:
         return f"{value[:QUOTED_MAX]!r}..."
     try:

@@ -45,6 +45,7 @@ _COLUMN: Final = re.compile(
 _JSON: Final = {MEANING: b"json"}
 _CONSTRAINT: Final = re.compile(r"\b(default|check|primary|unique|not)\b", re.IGNORECASE)
 _UNKNOWN_TYPE: Final = re.compile(r"Type with name (.+?) does not exist")
+_NAMED_TWICE: Final = re.compile(r'Column with name "?(.+?)"? already exists')
 _TYPES: Final = (
     "boolean, integer, bigint, double, decimal(10, 2), varchar, blob, date, time, timestamp, "
     "timestamptz, json, lists such as int[], and struct(a int, b varchar)"
@@ -144,6 +145,12 @@ def _unreadable(what: str, why: str) -> UsageError:
     if unknown is not None:
         return UsageError(
             f"{what}= cannot be read: {unknown[1]!r} is not a type; the types are {_TYPES}"
+        )
+    twice = _NAMED_TWICE.search(why)
+    if twice is not None:
+        return UsageError(
+            f"{what}= has the column {twice[1]!r} twice: rename one; the case of letters does not "
+            "distinguish names"
         )
     reason = why.partition(" Error: ")[2] or why
     return UsageError(f"{what}= cannot be read: {reason}; write it as 'flight int, day date'")
