@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cli.conftest import Cli, CommandOutput, refused
+from tidelog.cli.table_options import Written
 
 Rows = list[dict[str, Any]]
 TEA, JAM = {"id": 1, "item": "tea", "price": 3.0}, {"id": 2, "item": "jam", "price": 8.0}
@@ -162,6 +163,7 @@ def test_people_read_the_time_and_the_counts(keyed: Cli) -> None:
     said = keyed.done("table", "update", "prices", "--set", "price=0", "--where", "true").err
     assert said.startswith("2 rows changed, visible as of 20")
     assert keyed.done("table", "delete", "prices", "--where", "id = 9").err.startswith("0 rows")
+    assert Written("t", 0, 1234, 1234, 5).counts == " (1,234 added, 5 removed)"
 
 
 @pytest.mark.parametrize("format", ["json", "csv", "parquet", "arrow", "feather", "stream"])

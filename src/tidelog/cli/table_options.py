@@ -205,7 +205,7 @@ class Written:
     @property
     def counts(self) -> str:
         """The numbers of rows added and removed, if they are known."""
-        return "" if self.added is None else f" ({self.added} added, {self.removed} removed)"
+        return "" if self.added is None else f" ({self.added:,} added, {self.removed:,} removed)"
 
     def show(self, deed: str, *, as_json: bool) -> None:
         """Print the result; ``deed`` is the write in words."""
