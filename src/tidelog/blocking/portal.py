@@ -21,6 +21,7 @@ from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
 from tidelog.core.arguments import check_kind
+from tidelog.core.clock import MAY_WAIT
 from tidelog.errors import HandleError, Outcome, TidelogError
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ T = TypeVar("T")
 A = TypeVar("A")
 F = TypeVar("F")
 
-# A work that reads a caller's iterator may wait for other works, so there are many threads. A
-# thread begins only if all others are busy.
+# A thread begins only if all others are busy.
 THREADS_MAX: Final = 64
+WAITING_MAX: Final = 2**20  # Each thread of the caller has one call at a time, with one such work.
 
 
 class Workers(ThreadPoolExecutor):
@@ -43,6 +44,7 @@ class Workers(ThreadPoolExecutor):
     """
 
     _pool: ClassVar[ThreadPoolExecutor]
+    _waiting: ClassVar[ThreadPoolExecutor]
 
     def __init__(self) -> None:
         super().__init__(1)  # The loop demands this class; its own threads never start.
@@ -52,9 +54,11 @@ class Workers(ThreadPoolExecutor):
     def begin(cls) -> None:
         """Begin with no thread: a forked child has none of its parent's."""
         cls._pool = ThreadPoolExecutor(THREADS_MAX, "tidelog-work")
+        cls._waiting = ThreadPoolExecutor(WAITING_MAX, "tidelog-rows")
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        future = self._pool.submit(fn, *args, **kwargs)
+        pool = self._waiting if MAY_WAIT.get() else self._pool
+        future = pool.submit(fn, *args, **kwargs)
         self._running.add(future)
         future.add_done_callback(self._running.discard)
         return future

@@ -45,7 +45,7 @@ from tidelog.collection.table.writes import TableWriter, check_at
 from tidelog.collection.table_definition import TableDefinition
 from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind, check_whole
-from tidelog.core.clock import Clock, run_all
+from tidelog.core.clock import Clock, offload_waiting, run_all
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import TABLES, ShardId, check_name
 from tidelog.errors import (
@@ -269,7 +269,7 @@ class Table(Collection):
     ) -> int:
         check_at(at)
         token = scoped_token(self.info, token)
-        change = await self.clock.offload(partial(plan, schema=self.columns))
+        change = await offload_waiting(partial(plan, schema=self.columns), self.clock)
         write = partial(
             self._keyed_writer.write, change, at=at, token=token, all_rows_max=all_rows_max
         )

@@ -35,7 +35,7 @@ from tidelog.collection.table.placement import placed
 from tidelog.collection.table.reader import TableReader, TableView
 from tidelog.collection.table.writes import check_at, planned_updates
 from tidelog.collection.tables import Table, Tables
-from tidelog.core.clock import backoff_us
+from tidelog.core.clock import backoff_us, offload_waiting
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import new_writer_id
 from tidelog.errors import (
@@ -290,7 +290,7 @@ class TableTransaction:
             found = await self._of(name)
             clock = self.tables.clock
             try:
-                change = await clock.offload(partial(plan, schema=found.table.columns))
+                change = await offload_waiting(partial(plan, schema=found.table.columns), clock)
             except UsageError:
                 with self._unaltered():  # The rows may have columns that are new.
                     await found.table.check_listed()

@@ -11,6 +11,7 @@ import random
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -85,6 +86,27 @@ class SystemClock:
 
     async def offload(self, work: Callable[[], T]) -> T:
         return await asyncio.to_thread(work)
+
+
+# True while `offload_waiting` passes its work to a thread.
+MAY_WAIT: Final[ContextVar[bool]] = ContextVar("tidelog_may_wait", default=False)
+
+
+async def offload_waiting(work: Callable[[], T], clock: Clock) -> T:
+    """Offload a caller's own code, which may wait for work that another call offloads.
+
+    Such code must not occupy the last thread for that work, or both wait forever.
+    """
+
+    def run() -> T:
+        MAY_WAIT.set(False)  # The calls in this code inherit the context.
+        return work()
+
+    token = MAY_WAIT.set(True)
+    try:
+        return await clock.offload(run)
+    finally:
+        MAY_WAIT.reset(token)
 
 
 def micros_of(moment: datetime) -> int:

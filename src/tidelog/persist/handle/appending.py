@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 
-from tidelog.core.clock import run_all
+from tidelog.core.clock import offload_waiting, run_all
 from tidelog.core.frontier import TIME_MAX, Frontier
 from tidelog.core.ids import new_writer_id
 from tidelog.errors import (
@@ -329,7 +329,7 @@ async def _whole(shard: ShardHandle, updates: Updates, schema: ShardSchema) -> p
         return updates
     if isinstance(updates, pa.RecordBatch):
         return pa.Table.from_batches([updates])
-    return await shard.clock.offload(lambda: whole_of(updates, schema.updates))
+    return await offload_waiting(lambda: whole_of(updates, schema.updates), shard.clock)
 
 
 async def _read_whole(shard: ShardHandle, updates: object, schema: ShardSchema) -> pa.Table:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidelog.core.clock import Clock
+from tidelog.core.clock import Clock, offload_waiting
 from tidelog.persist.format.inputs import arrow_table, joined_tables
 from tidelog.persist.format.part import Part
 from tidelog.persist.write.writer import PartWriter
@@ -92,5 +92,5 @@ async def _each(stream: Stream, clock: Clock) -> AsyncGenerator[pa.Table, None]:
         return
     waiting = iter(stream)
     # Producing the next rows may compute or block, so it runs on another thread.
-    while (rows := await clock.offload(partial(next, waiting, _END))) is not _END:
+    while (rows := await offload_waiting(partial(next, waiting, _END), clock)) is not _END:
         yield arrow_table(rows)
