@@ -308,6 +308,8 @@ def test_an_error_in_a_file_of_unknown_format_names_the_option(
         ("a.csv", b"id,hour\n1,noon\n", "as 12:00:00"),
         ("a.jsonl", b'{"id": 1, "at": 1767268800000}\n', "as 2026-01-31T12:00:00"),
         ("a.csv", b"id,item\n1,M\xfcller\n", "iconv -f LATIN1 -t UTF-8"),
+        ("a.csv", b"id,item\nNULL,b\n", "if NULL means null, pass --null 'NULL'"),
+        ("a.json", b'{\n"id": 1\n}\n', "each row on one line, or all rows as one array"),
         ("a.csv", b"id,it\xfcm\n1,a\n", "iconv -f LATIN1 -t UTF-8"),
         ("a.jsonl", b'{"item": "M\xfcller"}\n', "iconv -f LATIN1 -t UTF-8"),
     ],

@@ -320,7 +320,9 @@ def test_keys_are_unique_and_whole(keyed: Cli) -> None:
     refused(refuse({"item": "x"}), "'id'")
     path = keyed.folder / "a.csv"
     path.write_text("item\nx\n")
-    refused(keyed(*insert, path), "missing column 'id'")
+    refused(keyed(*insert, path), "missing column 'id'", "columns are item;")
+    pq.write_table(pa.table({}), keyed.folder / "empty.parquet")
+    refused(keyed(*insert, keyed.folder / "empty.parquet"), "'id': the file has none")
     path.write_text("9,rye\n")
     refused(keyed(*insert, path), "the first line has the name of no column (id, item")
     refused(keyed("table", "upsert", "prices", keyed.write_lines("2.jsonl", JAM, JAM)), "id=2")

@@ -23,7 +23,7 @@ import pyarrow as pa
 from tidelog.cli.binary_rows import arrow_rows, parquet_rows
 from tidelog.cli.feed import chunks_of, opened
 from tidelog.collection.formats.csv.decode import header_names, header_of
-from tidelog.collection.formats.csv.guess import CsvOptions, guess_csv
+from tidelog.collection.formats.csv.guess import NULLS, CsvOptions, guess_csv
 from tidelog.collection.formats.foreign import is_wide, why_foreign
 from tidelog.collection.formats.json.arrays import array_lines, array_mark
 from tidelog.collection.formats.lines import CsvDialect, record_ends
@@ -219,7 +219,7 @@ class RowFiles:
             first = found.errors.slice(0, 1).to_pylist()[0]
             before = data.count(b"\n", 0, first["offset"] - at)
             place = "" if line is None else f" (line {line + before})"
-            hint = self._remedy(first["reason"], name, is_csv=dialect is not None)
+            hint = self._remedy(first["reason"], first["text"], name, dialect)
             raise UsageError(
                 f"{name}: the record at byte {first['offset']}{place} does not fit: "
                 f"{first['reason']}: "
@@ -227,19 +227,28 @@ class RowFiles:
             )
         return found.rows.select(self.wanted.names)
 
-    def _remedy(self, reason: str, name: str, *, is_csv: bool) -> str:
-        """Return what the user can do about a record that does not fit; it ends a sentence."""
-        is_json = any(one in name.lower() for one in _JSON_ENDINGS)
-        if not is_csv and not is_json and reason.startswith("the line is not"):
+    def _remedy(self, reason: str, text: str, name: str, dialect: CsvDialect | None) -> str:
+        """Return what the user can do about a record that does not fit, as the end of a sentence.
+
+        Only writes of tables have the options of csv.
+        """
+        is_no_json = dialect is None and reason.startswith("the line is not")
+        if is_no_json and not any(one in name.lower() for one in _JSON_ENDINGS):
             return "; the rows were read as json: pass another --format"
         if "is not UTF-8" in reason:
             return f"; {_TO_UTF8}"
+        if is_no_json:
+            return "; write each row on one line, or all rows as one array"
+        has_options = dialect is not None and self.owner == "table"
+        null = _null_in(text, dialect) if dialect is not None and has_options else None
+        if null is not None and "its type" in reason:
+            return f"; if {null} means null, pass --null '{null}'"
         kind = _OF_TIMES.search(reason)
         if kind is None:
             return ""
         option = "--date-format" if kind[1] == "DATE" else "--timestamp-format"
-        has_option = is_csv and self.owner == "table" and kind[1] != "TIME"
-        return f"; write it as {_ISO[kind[1]]}" + (f", or pass {option}" if has_option else "")
+        can_pass = has_options and kind[1] != "TIME"
+        return f"; write it as {_ISO[kind[1]]}" + (f", or pass {option}" if can_pass else "")
 
     def _binary(self, source: pa.PythonFile, name: str, *, is_parquet: bool) -> Iterator[pa.Table]:
         """Yield the rows of a parquet or arrow file."""
@@ -266,9 +275,9 @@ class RowFiles:
         there, known = set(given), set(self.wanted.names)
         missing = [n for n in self.wanted.names if n not in there and n not in self.optional]
         if missing:
+            found = f"the file's columns are {', '.join(given)}" if given else "the file has none"
             raise UsageError(
-                f"{name}: missing column {', '.join(map(repr, missing))}: the file's columns are "
-                f"{', '.join(given)}; {self.undone}"
+                f"{name}: missing column {', '.join(map(repr, missing))}: {found}; {self.undone}"
             )
         unknown = [n for n in given if n not in known]
         if unknown:
@@ -311,6 +320,11 @@ class RowFiles:
         except (pa.ArrowException, UnicodeDecodeError, OSError, CorruptionError) as error:
             reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             raise UsageError(f"{name} cannot be read: {reason}; {self.undone}") from error
+
+
+def _null_in(text: str, dialect: CsvDialect) -> str | None:
+    """Return the first field of a record that is a usual text for null, if one is."""
+    return next((one for one in text.split(dialect.delimiter) if one in NULLS), None)
 
 
 def _shown(path: Path) -> str:
