@@ -157,6 +157,19 @@ def test_an_argument_too_many_is_named(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
+    ("typed", "remedy"),
+    [
+        ("read x --as-of", "see tidelog read --help"),
+        ("table create x --json=1", "see tidelog table create --help"),
+        ("log create x --protocol y", "--protocol must be one of slot, manifest, not 'y'"),
+    ],
+)
+def test_a_wrong_value_names_its_command_or_its_option(cli: Cli, typed: str, remedy: str) -> None:
+    """The user looks up the option in the help of the same command."""
+    assert cli(*typed.split()).complaint.endswith(remedy)
+
+
+@pytest.mark.parametrize(
     "command",
     ["ingest", "read", "changes", "demo", "collection list", "collection describe"]
     + [f"source {verb}" for verb in ("create", "list", "describe", "status", "drop")],

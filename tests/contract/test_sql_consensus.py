@@ -241,7 +241,7 @@ def test_places_are_told_without_secrets(text: str, kind: str, told: str) -> Non
 @pytest.mark.parametrize("text", ["", "sqlite", "sqlite:", "sqlite://", "mysql://h/d", "x"])
 def test_what_is_no_place_is_refused(text: str) -> None:
     """An invalid place raises UsageError, and a password is removed from the text."""
-    with pytest.raises(UsageError, match="consensus must be 'store'"):
+    with pytest.raises(UsageError, match="consensus= must be 'store'"):
         parse_consensus(text)
     assert "p4ss" not in without_password("mysql://u:p4ss@h/d")
 

@@ -256,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say("tidelog: interrupted")
         return INTERRUPTED
     except _Misuse as error:
-        _tell_misuse(error)
+        _tell_misuse(error, given)
         return MISUSED
     except TidelogError as error:
         _tell(error, _options_of(given))
@@ -364,14 +364,14 @@ def _tell(error: TidelogError, options: Sequence[str]) -> None:
     _tell_trace(error)
 
 
-def _tell_misuse(error: Exception) -> None:
+def _tell_misuse(error: Exception, arguments: Sequence[str]) -> None:
     message: Callable[[], str] = getattr(error, "format_message", error.__str__)
     told = message().strip()
     if type(error).__name__ == "NoArgsIsHelpError":
         say(told)
         return
     context = getattr(error, "ctx", None)
-    command = context.command_path if context is not None else "tidelog"
+    command = context.command_path if context is not None else _path_of(arguments)
     told = " ".join(told.split()).replace(_KIND_OF_MISUSE, "", 1)
     told = _SUGGESTED.sub("", told).removesuffix(".")
     for said, plain in _PLAIN:
@@ -381,6 +381,15 @@ def _tell_misuse(error: Exception) -> None:
     hint = next((hint for part, hint in _HINTS if part in f"{command}: {told}"), None)
     hint = hint or _suggestion(told, context) or _usage(told, context)
     say(f"tidelog: {told}; {hint or f'see {command} --help'}")
+
+
+def _path_of(arguments: Sequence[str]) -> str:
+    """Return the command that the arguments name, for an error of the parser without a context."""
+    command, path = _made(_verb_of(arguments)), "tidelog"
+    for word in arguments:
+        if word in getattr(command, "commands", ()):
+            command, path = command.commands[word], f"{path} {word}"
+    return path
 
 
 def _value_refused(error: Exception) -> str:

@@ -50,7 +50,7 @@ def parse_consensus(text: str) -> ConsensusPlace:
     if scheme in ("postgres", "postgresql") and rest.startswith("//"):
         return ConsensusPlace(POSTGRES, text, without_password(text))
     raise UsageError(
-        "consensus must be 'store', 'sqlite:PATH' or 'postgresql://USER@HOST/DATABASE'",
+        "consensus= must be 'store', 'sqlite:PATH' or 'postgresql://USER@HOST/DATABASE'",
         given=without_password(text),
     )
 

@@ -99,7 +99,7 @@ class Settings:
             raise UsageError(f"a seed must be from 0 to 2^63 - 1, not {self.seed}")
         if self.protocol not in PROTOCOLS:
             raise UsageError(
-                f"the protocol must be one of {', '.join(PROTOCOLS)}, not {self.protocol!r}"
+                f"protocol= must be one of {', '.join(PROTOCOLS)}, not {self.protocol!r}"
             )
 
     @property

@@ -227,7 +227,7 @@ class Logs:
     async def _copy_to(self, log: Log, target: Store, protocol: str, start: int) -> None:
         if protocol not in PROTOCOLS:
             raise UsageError(
-                f"the protocol must be one of {', '.join(PROTOCOLS)}, not {quoted(protocol)}"
+                f"protocol= must be one of {', '.join(PROTOCOLS)}, not {quoted(protocol)}"
             )
         check_range(start)
         bounds = await log.bounds()

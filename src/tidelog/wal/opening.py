@@ -44,9 +44,7 @@ async def create_log(
         NameTaken: the log exists, or was dropped.
     """
     if protocol not in PROTOCOLS:
-        raise UsageError(
-            f"the protocol must be one of {', '.join(PROTOCOLS)}, not {quoted(protocol)}"
-        )
+        raise UsageError(f"protocol= must be one of {', '.join(PROTOCOLS)}, not {quoted(protocol)}")
     await _refuse_remains(store, name)
     if protocol == "slot":
         made = await make_log(store, clock=clock, writer=writer)
