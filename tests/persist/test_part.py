@@ -199,6 +199,13 @@ def test_a_large_column_of_noise_has_no_compression() -> None:
     assert {codec for codec, _ in codecs_of(table.slice(0, rows - 1)).values()} == {"ZSTD"}
 
 
+def test_a_small_part_has_a_codec_that_starts_fast() -> None:
+    """The start of zstd for each column takes longer than to decode a thousand values."""
+    _, table = some_rows(8_193)
+    assert {codec for codec, _ in codecs_of(table.slice(0, 8_192)).values()} == {"SNAPPY"}
+    assert {codec for codec, _ in codecs_of(table).values()} == {"ZSTD"}
+
+
 @given(drawn=shard_updates(), data=st.data())
 def test_sums_do_not_know_how_updates_are_cut(
     drawn: tuple[ShardSchema, pa.Table], data: st.DataObject

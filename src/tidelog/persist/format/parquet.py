@@ -2,8 +2,9 @@
 
 Numbers and times are delta-packed. Compared with Arrow's default, a dictionary that is dropped once
 it grows too large, this writes six times and reads four times faster. Text has a dictionary if a
-sample contains repeated values. A large column of noise has no compression. All encodings belong to
-version 2 of the format, which Spark and DuckDB also read.
+sample contains repeated values. A large column of noise has no compression. A small table has
+snappy: zstd starts anew for each column, which takes longer than the values. All encodings belong
+to version 2 of the format, which Spark and DuckDB also read.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ _COMPRESSED_MAX: Final = 0.9  # A column that shrinks less is faster without com
 
 
 def encode_parquet(table: pa.Table) -> bytes:
-    """Return a table as a file: zstd, a page index, and a checksum for each page.
+    """Return a table as a file with a page index, and a checksum for each page.
 
-    A large table has no compression in columns of noise, such as random numbers.
+    The codec is zstd, or snappy for a small table. A large table has no compression in columns of
+    noise, such as random numbers.
     """
     encoding = encoding_of(table)
     sink = _written(table, encoding, _codecs(table, encoding))
@@ -52,6 +54,8 @@ def _written(table: pa.Table, encoding: Encoding, codecs: _Codecs) -> io.BytesIO
 
 def _codecs(table: pa.Table, encoding: Encoding) -> _Codecs:
     """Return the codec of each column, by its path; the columns of a small table share one."""
+    if table.num_rows <= _CODEC_ROWS:
+        return "snappy"
     if table.num_rows < _LARGE_ROWS:
         return "zstd"
     sample = table.slice((table.num_rows - _CODEC_ROWS) // 2, _CODEC_ROWS)

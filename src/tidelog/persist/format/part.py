@@ -1,8 +1,8 @@
 """Parts: immutable sets of updates, and the descriptors of parts in a state.
 
-Shape: Parquet (zstd, row groups of 64k rows, page index and page checksums) with the columns of
-    `ShardSchema.updates`, at ``shard/<id>/part/<write epoch:08x>/<unique>.parquet``. A small part
-    is an Arrow IPC record batch inside the descriptor.
+Shape: Parquet (zstd or snappy, row groups of 64k rows, page index and page checksums) with the
+    columns of `ShardSchema.updates`, at ``shard/<id>/part/<write epoch:08x>/<unique>.parquet``. A
+    small part is an Arrow IPC record batch inside the descriptor.
 Invariants: a path is written once. Size and xxh3 are those of the bytes; rows, diffs, bounds and
     sums are those of the updates. V is the sum of the rows' hashes, weighted by diff: merging,
     cancelling and advancing times do not change it. T also includes the times, and replicas compare
