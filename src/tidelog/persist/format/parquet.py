@@ -3,7 +3,7 @@
 Numbers and times are delta-packed. Compared with Arrow's default, a dictionary that is dropped once
 it grows too large, this writes six times and reads four times faster. Text has a dictionary if a
 sample contains repeated values. A large column of noise has no compression. A small table has
-snappy: zstd starts anew for each column, which takes longer than the values. All encodings belong
+snappy: zstd starts again for each column, which takes longer than the values. All encodings belong
 to version 2 of the format, which Spark and DuckDB also read.
 """
 
