@@ -32,6 +32,7 @@ from sim.runs import OutcomeFile, Summary, run_many
 from sim.workloads.collect import CollectStory, simulate_collect, simulate_collect_slots
 from sim.workloads.commits import simulate_commits
 from sim.workloads.consensus import simulate_consensus
+from sim.workloads.direct import simulate_direct
 from sim.workloads.fork import simulate_fork
 from sim.workloads.ingest import simulate_ingest
 from sim.workloads.inserts import simulate_inserts
@@ -59,6 +60,7 @@ SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
     "inserts": simulate_inserts,
     "commits": simulate_commits,
     "tables": simulate_tables,
+    "direct": simulate_direct,
     "schemas": simulate_schemas,
     "keyed": simulate_keyed,
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from sim.checkers.demands import demand
 from sim.checkers.watch import TRANSACTIONS, Watch
-from tidelog.persist.states.state import Token
+from tidelog.persist.states.state import ShardLanguage, Token
 from tidelog.persist.transactions.language import TransactionLanguage
 
 
@@ -42,6 +42,24 @@ def decided_in(watch: Watch, name: str) -> list[CommittedTransaction]:
                         diff.token, state.upper, after.upper, tuple(sorted(diff.writes))
                     )
                 )
+            state = after
+    return found
+
+
+def decided_in_shard(watch: Watch, shard: str) -> list[CommittedTransaction]:
+    """Return all writes of a shard that have a token, in the order of their decisions."""
+    language = ShardLanguage()
+    state = language.initial()
+    found: list[CommittedTransaction] = []
+    for record in watch.records(shard):
+        for data in record.diffs:
+            diff = language.decode_diff(data)
+            after = language.apply(state, diff)
+            lower, upper = state.upper or 0, after.upper or 0
+            demand(lower <= upper, "upper of a shard went back")
+            if diff.token is not None:
+                wrote = (shard,) if diff.batch is not None else ()
+                found.append(CommittedTransaction(diff.token, lower, upper, wrote))
             state = after
     return found
 

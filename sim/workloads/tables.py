@@ -113,6 +113,10 @@ class TablesScenario:
     writers_left: int = 0
     follows: bool = True
 
+    async def made(self, client: Client, name: str) -> Table:
+        """Return a table, and create it if it is not there."""
+        return await _made(self, client, name)
+
     def tables(self, client: Client) -> Tables:
         """Return the tables as a new process opens them."""
         return Tables(
@@ -142,7 +146,8 @@ def simulate_tables(seed: int) -> TablesReport:
     scenario = TablesScenario(world, dice)
     with limited(limits_of(seed)), patch.object(applying, "APPLY_COUNT", dice.choice([1, 3, 64])):
         tables = run(lambda: _play(scenario), seed)
-        _check(scenario, watch, check_all(world.store, watch), tables)
+        shards = check_all(world.store, watch)
+        check_tables(scenario, decided_in(watch, TABLES), shards, tables)
     report = scenario.report
     report.trace = world.trace()
     report.requests = world.requests_count
@@ -164,8 +169,8 @@ async def _play(scenario: TablesScenario) -> dict[str, list[str]]:
             group.create_task(_write_on(scenario, client), name=client.name)
         for name, work in (
             ("r0", _read_on),
-            ("m0", _maintain_on),
-            ("m1", _maintain_on),
+            ("m0", maintain_on),
+            ("m1", maintain_on),
             ("dropper", _drop_on),
             ("a0", _alter_on),
             ("a1", _alter_on),
@@ -173,7 +178,7 @@ async def _play(scenario: TablesScenario) -> dict[str, list[str]]:
             client = world.client(name)
             group.create_task(client.live(work(scenario, client)), name=name)
         follower = world.client("follower")
-        group.create_task(_follow_on(scenario, follower), name="follower")
+        group.create_task(follow_on(scenario, follower), name="follower")
         group.create_task(_advance_on(scenario, last), name="last")
     await asyncio.sleep(3_600)  # By then each late request of a dead client has landed.
     tables = scenario.tables(last)
@@ -185,7 +190,7 @@ async def _play(scenario: TablesScenario) -> dict[str, list[str]]:
         table = await _made(scenario, last, name)
         await persist(last, table.finish)
         left[table.info.rendition] = [shard.id for shard in table.shards]
-        await persist(last, partial(_read, scenario, [table], None))
+        await persist(last, partial(read, scenario, [table], None))
     return left
 
 
@@ -239,11 +244,11 @@ async def _write_all(scenario: TablesScenario, client: Client) -> None:
                 opened[name] = await tables.open(name)
         except (NoSuchCollection, *UNSURE):
             continue
-        if not await _write(scenario, client, opened[name], number):
+        if not await write(scenario, client, opened[name], number):
             opened.pop(name)
 
 
-async def _write(scenario: TablesScenario, client: Client, table: Table, number: int) -> bool:
+async def write(scenario: TablesScenario, client: Client, table: Table, number: int) -> bool:
     """Write one table, with a token; return False if the handle is of no further use."""
     write = drawn_write(scenario.dice, keyed=bool(table.info.key))
     write = write.widened(extra_columns(table))
@@ -301,7 +306,7 @@ async def _answered(
             return
 
 
-async def _read(scenario: TablesScenario, tables: list[Table], time: int | None) -> None:
+async def read(scenario: TablesScenario, tables: list[Table], time: int | None) -> None:
     """Read tables as of one time: a given one, or the newest complete time of the first table."""
     told = scenario.told if time is None else -1
     for table in tables:
@@ -323,23 +328,32 @@ async def _read_on(scenario: TablesScenario, client: Client) -> None:
             names = dice.sample(list(KEYS), len(KEYS))
             opened = [await tables.open(name) for name in names]
             past = scenario.told - dice.choice([0, 20, 500]) if dice.random() < 0.3 else -1
-            await _read(scenario, opened, past if past >= 0 else None)
+            await read(scenario, opened, past if past >= 0 else None)
         except (AsOfBeforeSince, AsOfNotComplete):
             scenario.report.too_old += 1
         except (NoSuchCollection, SchemaEvolved, *UNSURE):
             continue
 
 
-async def _follow_on(scenario: TablesScenario, client: Client) -> None:
+async def follow_on(scenario: TablesScenario, client: Client, name: str = "keyed") -> None:
+    """Follow a table; begin again if retention has passed the follower."""
+    while scenario.follows:
+        try:
+            await _follow(scenario, client, name)
+        except AsOfBeforeSince:
+            scenario.report.too_old += 1
+
+
+async def _follow(scenario: TablesScenario, client: Client, name: str) -> None:
     """Take a snapshot, and add the steps after it; each must give the contents at its upper."""
-    table = await _made(scenario, client, "keyed")
+    table = await scenario.made(client, name)
     base = await persist(client, table.snapshot)
     while True:
         try:
             rows = counted(await persist(client, base.to_arrow))
             break
         except SchemaEvolved:  # Another process has dropped a column since.
-            table = await _made(scenario, client, "keyed")
+            table = await scenario.made(client, name)
             base = await persist(client, table.snapshot)
     reached = base.as_of
     while scenario.follows:
@@ -357,7 +371,7 @@ async def _follow_on(scenario: TablesScenario, client: Client) -> None:
         except UNSURE:
             pass
         except SchemaEvolved:
-            table = await _made(scenario, client, "keyed")
+            table = await scenario.made(client, name)
         await client.clock.sleep(20_000)
 
 
@@ -371,7 +385,7 @@ async def _advance_on(scenario: TablesScenario, client: Client) -> None:
                 await tables.advance()
 
 
-async def _maintain_on(scenario: TablesScenario, client: Client) -> None:
+async def maintain_on(scenario: TablesScenario, client: Client) -> None:
     """Merge, collect, sweep and apply."""
     dice = scenario.dice
     while scenario.writers_left:
@@ -466,14 +480,13 @@ def counted(rows: Any) -> Rows:
     return Counter((row["id"], row["n"]) for row in rows.to_pylist())
 
 
-def _check(
+def check_tables(
     scenario: TablesScenario,
-    watch: Watch,
+    decided: list[CommittedTransaction],
     shards: dict[str, ObservedShard],
     left: dict[str, list[str]],
 ) -> None:
     """Check everything against the decisions."""
-    decided = decided_in(watch, TABLES)
     calls = {call.token: call for call in scenario.calls}
     histories = _replayed(decided, calls)
     _check_answers(scenario.calls, decided, histories)
