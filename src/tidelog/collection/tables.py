@@ -38,7 +38,7 @@ from tidelog.collection.table.changes import (
 )
 from tidelog.collection.table.direct import DIRECT, WAL, DirectTransactions
 from tidelog.collection.table.history import TableCommit, add_counts, commits_of
-from tidelog.collection.table.incoming import IncomingRows
+from tidelog.collection.table.incoming import IncomingRows, or_altered
 from tidelog.collection.table.reader import TableReader, altered
 from tidelog.collection.table.registering import drop_shard, settle_shard
 from tidelog.collection.table.writes import TableWriter, check_at
@@ -161,7 +161,7 @@ class Table(Collection):
             PartsSwept: the rows of a reader took too long to arrive. NOT_APPLIED.
             OutcomeUnknown: the writer has used a greater number. LocationError: the store failed.
         """
-        return await self._incoming(at, token).put(rows, INSERT)
+        return await or_altered(self._incoming(at, token).put(rows, INSERT), self.check_listed)
 
     def _incoming(self, at: int | None, token: Token | None) -> IncomingRows:
         check_at(at)
@@ -186,7 +186,7 @@ class Table(Collection):
             UsageError: the table has no key, a key occurs twice, or the rows do not fit.
             All other errors of `insert`, except KeyExists and DataDiffers.
         """
-        return await self._incoming(at, token).put(rows, UPSERT)
+        return await or_altered(self._incoming(at, token).put(rows, UPSERT), self.check_listed)
 
     async def delete(
         self,
@@ -257,7 +257,7 @@ class Table(Collection):
         rule = rule_of(
             on, self.columns, when_matched=when_matched, when_not_matched=when_not_matched
         )
-        return await self._incoming(at, token).merge(rows, rule)
+        return await or_altered(self._incoming(at, token).merge(rows, rule), self.check_listed)
 
     async def _change(
         self,
@@ -269,7 +269,8 @@ class Table(Collection):
     ) -> int:
         check_at(at)
         token = scoped_token(self.info, token)
-        change = await offload_waiting(partial(plan, schema=self.columns), self.clock)
+        planned = offload_waiting(partial(plan, schema=self.columns), self.clock)
+        change = await or_altered(planned, self.check_listed)
         write = partial(
             self._keyed_writer.write, change, at=at, token=token, all_rows_max=all_rows_max
         )

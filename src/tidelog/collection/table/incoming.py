@@ -7,11 +7,11 @@ a write by key replaces. A merge that must choose among its rows keeps them in a
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -37,6 +37,7 @@ from tidelog.collection.table.staging import (
 from tidelog.collection.table.writes import TableWriter
 from tidelog.core.clock import Clock
 from tidelog.core.temporary import temporary_file
+from tidelog.errors import LocationError, UsageError
 from tidelog.persist.format.inputs import arrow_table, check_rows
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.states.state import Token
@@ -48,8 +49,24 @@ from tidelog.persist.transactions.transition import TableParts
 from tidelog.persist.write.streaming import gathered
 from tidelog.store.port import Store
 
+T = TypeVar("T")
 Pieces = AsyncGenerator[pa.Table, None]
 STREAM_BYTES: Final = 256 * 1024 * 1024
+
+
+async def or_altered(
+    write: Awaitable[T], check_listed: Callable[[], Coroutine[Any, Any, None]]
+) -> T:
+    """Return the result of a write; if it refuses its rows, first check the table's columns.
+
+    The rows may have columns that the table has since an alteration, and this handle has not.
+    """
+    try:
+        return await write
+    except UsageError:
+        with suppress(LocationError):
+            await check_listed()
+        raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
