@@ -72,6 +72,11 @@ def test_a_query_comes_from_standard_input_and_goes_to_a_file(shop: Cli, tmp_pat
             "SELECT at FROM orders",
             "write a name that is a word of SQL, such as at, in double quotes",
         ),
+        (
+            "SELECT itme FROM orders",
+            '"itme" not found in FROM clause; columns of the query are "item"',
+        ),
+        ("SELECT lenght(item) FROM orders", 'lenght does not exist; did you mean "length"?'),
         ("SELECT 1 FROM order", 'in double quotes: "at"'),
         ("FROM orders AT (TIMESTAMP => '2026-01-01')", "pass the time as --as-of"),
         ("FROM orders TIMESTAMP AS OF '2026-01-01'", "pass the time as --as-of"),

@@ -50,6 +50,8 @@ BATCH_ROWS: Final = 65_536
 READ_AT_ONCE: Final = 8
 # DuckDB exports these types to Arrow with other values.
 NOT_IN_ARROW: Final = re.compile(r"\b(?:UHUGEINT|TIME WITH TIME ZONE|BIT)\b")
+_COLUMNS_LIKE: Final = re.compile(r"Candidate bindings:[: ]*(.+)")
+_OTHERS_LIKE: Final = re.compile(r"Did you mean (.+?)\??$", re.MULTILINE)
 _NEAR: Final = re.compile(r'at or near "(\w+)"')
 _TIME_TRAVEL: Final = re.compile(r"\b(?:TIMESTAMP|VERSION|SYSTEM_TIME)\s+AS\s+OF\b", re.IGNORECASE)
 INTERRUPTS: Final = 200
@@ -483,6 +485,14 @@ def _hint_at_quotes(complaint: str) -> str:
     return '; write a name that is a word of SQL, such as at, in double quotes: "at"'
 
 
+def _similar_names(complaint: str) -> str:
+    """Return the names that DuckDB proposes for an unknown one, as the end of a sentence."""
+    columns, others = _COLUMNS_LIKE.search(complaint), _OTHERS_LIKE.search(complaint)
+    if columns is not None:
+        return f"; columns of the query are {columns[1]}"
+    return f"; did you mean {others[1]}?" if others is not None else ""
+
+
 def _refusal(error: Exception) -> TidelogError:
     """Return our error for one of DuckDB."""
     text = told_by(error)
@@ -501,5 +511,5 @@ def _refusal(error: Exception) -> TidelogError:
     if isinstance(error, duckdb.ParserException):
         return UsageError(f"the query is invalid: {text}{_hint_at_quotes(str(error))}")
     if isinstance(error, duckdb.BinderException | duckdb.CatalogException):
-        return UsageError(f"the query is invalid: {text}")
+        return UsageError(f"the query is invalid: {text.rstrip('!')}{_similar_names(str(error))}")
     return UsageError(f"the query fails: {text}")
