@@ -115,8 +115,9 @@ def _alter(
     if change.drop and not yes and on_location(context, lambda one: _loses(one, asked, change)):
         ask_first(
             lambda: (
-                f"Drop {joined_names(asked.drop)} of the {asked.kind} {asked.name!r}, with all "
-                "values?"
+                f"Drop the {'column' if len(asked.drop) == 1 else 'columns'} "
+                f"{joined_names(asked.drop)} of the {asked.kind} {asked.name!r}, with the "
+                "values of all times?"
             ),
             deed="drop columns with their values",
         )

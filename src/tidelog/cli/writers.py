@@ -83,7 +83,7 @@ Where = Annotated[
 Limit = Annotated[
     int | None,
     typer.Option(
-        min=0, metavar="N", help="At most N rows. A table on a terminal shows 100 rows by default."
+        min=0, metavar="N", help="At most N rows. On a terminal, the default is 100 rows."
     ),
 ]
 
