@@ -235,7 +235,7 @@ async def test_t64_a_writer_of_an_earlier_schema_is_refused(place: Place) -> Non
     shard = await grown(place)
     old = place.shard(schema=shaped("ka"))
 
-    with pytest.raises(SchemaEvolved, match="open the table or collection again"):
+    with pytest.raises(SchemaEvolved, match="open the table, collection or shard again"):
         await old.compare_and_append(rows("ka", (0, "x", 2, -1)), 2, 3)
     assert (await shard.refresh()).upper == 2
     await old.refresh()

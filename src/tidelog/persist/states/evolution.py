@@ -221,9 +221,8 @@ def check_newest(state: State, schema: bytes) -> None:
 
 def evolved(why: str, state: State) -> SchemaEvolved:
     return SchemaEvolved(
-        f"the schema has evolved since this handle was opened ({why}): open the table or "
-        "collection again, or the shard without a schema or with the newest one; run a command "
-        "again",
+        f"the schema has evolved since this handle was opened ({why}): repeat the command, or "
+        "open the table, collection or shard again (a shard with its newest schema, or with none)",
         schema_id=state.schema_id,
     )
 
