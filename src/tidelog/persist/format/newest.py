@@ -153,7 +153,7 @@ class Joined:
 def _is_plain(column: pa.ChunkedArray[Any]) -> bool:
     """Return True if a column is values of 1 to 8 bytes without nulls."""
     dtype = column.type
-    return pa.types.is_primitive(dtype) and dtype.bit_width >= 8 and not column.null_count
+    return pa.types.is_primitive(dtype) and 8 <= dtype.bit_width <= 64 and not column.null_count
 
 
 def _replaced(base: pa.Array[Any], values: pa.Array[Any], where: _Places) -> pa.Array[Any]:
