@@ -26,7 +26,7 @@ from tidelog.errors import KeyExists, UsageError
 from tidelog.persist.format.corrected import consolidated
 from tidelog.persist.format.foreign_rows import first_misfit
 from tidelog.persist.format.inputs import python_of, row_text
-from tidelog.persist.format.part import int64_array, int64_of
+from tidelog.persist.format.part import int64_array, int64_of, taken
 from tidelog.persist.format.schema import DIFF, ShardSchema
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _copies(merge: Merge | SpooledMerge, old: pa.Table) -> Counts:
 def _added(rows: pa.Table, copies: Counts) -> pa.Table:
     places = np.flatnonzero(copies)
     field = pa.field(DIFF, pa.int64(), nullable=False)
-    return rows.take(places).append_column(field, int64_array(copies[places]))
+    return taken(rows, places).append_column(field, int64_array(copies[places]))
 
 
 @dataclass(frozen=True, slots=True)

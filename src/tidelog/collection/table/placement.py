@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from tidelog.persist.format.part import taken
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.rowhash import bucket_of, hash_rows
 
@@ -34,4 +35,4 @@ def placed(rows: pa.Table, schema: ShardSchema, shards: int) -> list[pa.Table]:
     if shards == 1:
         return [rows]
     buckets = buckets_of(rows, schema, shards)
-    return [rows.take(np.flatnonzero(buckets == number)) for number in range(shards)]
+    return [taken(rows, np.flatnonzero(buckets == number)) for number in range(shards)]

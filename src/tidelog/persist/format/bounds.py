@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from tidelog.core.threads import cores, on_cores
 from tidelog.errors import require
-from tidelog.persist.format.part import Part, decode_bounds, int64_array, int64_of
+from tidelog.persist.format.part import Part, decode_bounds, int64_array, int64_of, taken
 from tidelog.persist.format.schema import DIFF, ShardSchema
 
 Interval: TypeAlias = tuple[Any, Any]
@@ -228,6 +228,11 @@ def is_rising(table: pa.Table, key: Sequence[str]) -> bool:
     return _all_rise(first, key) and _all_rise(table, key)
 
 
+def sorted_rows(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return the rows of a table sorted by some columns, nulls last."""
+    return taken(table, pc.sort_indices(table, [(name, "ascending") for name in names]))
+
+
 def sorted_in_shares(table: pa.Table, key: Sequence[str], order: Sequence[str]) -> pa.Table:
     """Return a table sorted by the columns of ``order``, which begins with ``key``.
 
@@ -236,7 +241,7 @@ def sorted_in_shares(table: pa.Table, key: Sequence[str], order: Sequence[str]) 
     columns = [table.column(name) for name in key]
     is_known = all(is_ordered(column.type) and not column.null_count for column in columns)
     if table.num_rows < 2 * SHARE_ROWS or not is_known:
-        return table.sort_by([(name, "ascending") for name in order])
+        return sorted_rows(table, order)
     sample = table.select(key).take(_spread(table.num_rows))
     is_unique = sample.group_by(list(key)).aggregate([]).num_rows == sample.num_rows
     shares = _shares(ordered(columns[0]), min(cores(), table.num_rows // SHARE_ROWS))
@@ -274,8 +279,8 @@ def _sorted_share(
 ) -> pa.Table:
     """Return rows sorted by ``order``; ``key`` names the columns that are unique in most rows."""
     if not key:
-        some = table if share is None else table.take(share)
-        return some.sort_by([(name, "ascending") for name in order])
+        some = table if share is None else taken(table, share)
+        return sorted_rows(some, order)
     keys = table.select(key) if share is None else table.select(key).take(share)
     if not keys.num_rows:
         return table.slice(0, 0)
@@ -285,10 +290,10 @@ def _sorted_share(
     repeated = np.flatnonzero(~(is_new[:-1] & is_new[1:]))
     places = found.to_numpy().astype(np.int64) if share is None else share[found.to_numpy()]
     if len(repeated):
-        some = table.select(order).take(places[repeated])
+        some = taken(table.select(order), places[repeated])
         by_all = pc.sort_indices(some, [(name, "ascending") for name in order])
         places[repeated] = places[repeated][by_all.to_numpy()]
-    return table.take(places)
+    return taken(table, places)
 
 
 def sorted_by_key(table: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
@@ -296,7 +301,7 @@ def sorted_by_key(table: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Tab
 
     A key with a null cannot be compared here, so its rows are among the other rows.
     """
-    table = table.take(_places(table, key))
+    table = taken(table, _places(table, key))
     is_new = np.concatenate([[True], _rises(table, key), [True]])
     is_single = is_new[:-1] & is_new[1:]
     if is_single.all() and not any(table.column(name).null_count for name in key):
@@ -317,7 +322,7 @@ def summed(table: pa.Table) -> pa.Table | None:
         return table
     if may_overflow(table):
         return None
-    table = table.take(_places(table, names))
+    table = taken(table, _places(table, names))
     is_first = np.concatenate([[True], _rises(table, names)])
     sums = np.add.reduceat(int64_of(table, DIFF), np.flatnonzero(is_first))
     position = table.schema.get_field_index(DIFF)
@@ -334,7 +339,7 @@ def may_overflow(table: pa.Table) -> bool:
 def in_key_order(tables: Sequence[pa.Table], key: Sequence[str]) -> pa.Table:
     """Return the concatenated tables in key order; rows of equal keys keep their order."""
     joined = pa.concat_tables(tables)
-    return joined.take(_places(joined, key))
+    return taken(joined, _places(joined, key))
 
 
 def _places(table: pa.Table, key: Sequence[str]) -> pa.Array[Any]:
@@ -347,7 +352,7 @@ def _first(table: pa.Table, key: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _chosen(table: pa.Table, which: _Bools) -> pa.Table:
-    return table.take(int64_array(np.flatnonzero(which)))
+    return taken(table, np.flatnonzero(which))
 
 
 def _rises(table: pa.Table, key: Sequence[str]) -> _Bools:

@@ -14,8 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from tidelog.persist.format.bounds import in_key_order, is_rising, may_overflow, ordered
-from tidelog.persist.format.part import int64_array, int64_of
+from tidelog.persist.format.bounds import (
+    in_key_order,
+    is_rising,
+    may_overflow,
+    ordered,
+    sorted_rows,
+)
+from tidelog.persist.format.part import int64_array, int64_of, taken
 from tidelog.persist.format.schema import DIFF
 from tidelog.rowhash import hash_rows
 
@@ -39,7 +45,7 @@ def corrected(tables: Sequence[pa.Table], key: Sequence[str]) -> pa.Table | None
     if not is_few or updates.column(key[0]).null_count or not is_rising(large, key):
         return None
     meets = _among(large.column(key[0]), updates.column(key[0]))
-    meeting = large.take(int64_array(np.flatnonzero(meets)))
+    meeting = taken(large, np.flatnonzero(meets))
     if meeting.num_rows * ROWS_PER_UPDATE > large.num_rows:
         return None
     summed = summed_by_hash(pa.concat_tables([meeting, updates]))
@@ -73,11 +79,11 @@ def _put_in_order(
     """
     ours, theirs = ordered(large.column(key[0])), ordered(summed.column(key[0]))
     if not pa.types.is_integer(ours.type):
-        return in_key_order([large.take(int64_array(alone)), summed], key)
+        return in_key_order([taken(large, alone), summed], key)
     where = np.searchsorted(ours.to_numpy()[alone], theirs.to_numpy())
     added = np.arange(large.num_rows, large.num_rows + summed.num_rows)
     places = np.insert(alone, where, added)
-    return pa.concat_tables([large, summed]).take(int64_array(places))
+    return taken(pa.concat_tables([large, summed]), places)
 
 
 def summed_by_hash(rows: pa.Table) -> pa.Table | None:
@@ -91,7 +97,7 @@ def in_order_of_columns(rows: pa.Table) -> pa.Table | None:
     """Return rows in the order of their columns, nulls last; None if that needs SQL."""
     if not _sorts_by_arrow(rows):
         return None
-    return rows.sort_by([(name, "ascending") for name in rows.column_names if name != DIFF])
+    return sorted_rows(rows, [name for name in rows.column_names if name != DIFF])
 
 
 def _sorts_by_arrow(rows: pa.Table) -> bool:
@@ -125,5 +131,5 @@ def consolidated(updates: pa.Table) -> pa.Table:
     begins = np.flatnonzero(np.append(True, (lo[1:] != lo[:-1]) | (hi[1:] != hi[:-1])))
     sums = np.add.reduceat(int64_of(updates, DIFF)[order], begins)
     kept = np.flatnonzero(sums)
-    found = data.take(order[begins][kept])
+    found = taken(data, order[begins][kept])
     return found.append_column(updates.schema.field(DIFF), int64_array(sums[kept]))

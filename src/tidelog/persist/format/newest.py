@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.persist.format.bounds import ordered
-from tidelog.persist.format.part import int64_array, int64_of
+from tidelog.persist.format.part import int64_array, int64_of, taken
 from tidelog.persist.format.schema import DIFF
 
 _Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -109,7 +109,7 @@ class Newest:
 
     @property
     def _added(self) -> pa.Table:
-        return self.rows.take(int64_array(np.flatnonzero(self.is_added)))
+        return taken(self.rows, np.flatnonzero(self.is_added))
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def newest_of(
     newest[same] = before[same]
     return Newest(
         keys=in_order[newest],
-        rows=every.select(names).take(int64_array(order[newest])),
+        rows=taken(every.select(names), order[newest]),
         is_added=signs[newest] == 1,
         sums=np.add.reduceat(signs, begins),
     )

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from functools import partial
 from math import gcd
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -32,6 +33,8 @@ from tidelog.errors import CorruptionError, PartMissing, UsageError, require
 from tidelog.persist.format.parquet import decode_parquet, encode_parquet
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, fitted
 from tidelog.rowhash import Hashes, RowSum, hash_rows_with_time, sums_of_rows, weighted_sum
+
+Places: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 FORMAT: Final = 1
 INLINE_BYTES: Final = 4_096
@@ -172,6 +175,39 @@ def int64_of(updates: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.int64]
 def int64_array(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array[Any]:
     """Return a numpy array as an Arrow array without nulls; see `int64_of`."""
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers.tobytes())])
+
+
+def taken(table: pa.Table, places: Places | pa.Array[Any]) -> pa.Table:
+    """Return the rows of a table at some places, in the order of the places.
+
+    Arrow joins all chunks of a column before it takes rows, and one array holds at most 2 GiB of
+    text. Each chunk of a larger column gives its own rows.
+    """
+    wanted = int64_array(places) if isinstance(places, np.ndarray) else places
+    with suppress(pa.ArrowInvalid, pa.ArrowCapacityError):
+        return table.take(wanted)
+    numbers = wanted.to_numpy().astype(np.int64)
+    if (numbers[1:] >= numbers[:-1]).all():
+        return _by_chunks(table, numbers)
+    return pa.concat_tables(_put_in_order(table, some) for some in np.array_split(numbers, 2))
+
+
+def _put_in_order(table: pa.Table, places: Places) -> pa.Table:
+    order = np.argsort(places, kind="stable")
+    back = np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    return taken(_by_chunks(table, places[order]), back)
+
+
+def _by_chunks(table: pa.Table, places: Places) -> pa.Table:
+    """Return the rows at rising places; each chunk gives its own."""
+    found: list[pa.RecordBatch] = []
+    start = 0
+    for batch in table.to_batches():
+        low, high = np.searchsorted(places, [start, start + batch.num_rows])
+        found.append(batch.take(int64_array(places[low:high] - start)))
+        start += batch.num_rows
+    return pa.Table.from_batches(found, table.schema)
 
 
 def _plain(chunk: pa.Array[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:

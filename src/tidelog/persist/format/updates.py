@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -70,7 +69,7 @@ def check_updates(
             greatest=greatest,
         )
     if least <= 0 <= greatest:
-        table = table.take(np.flatnonzero(table.column(DIFF).to_numpy()))
+        table = table.filter(pa.array(table.column(DIFF).to_numpy() != 0))
     if table.num_rows:
         least, greatest = time_bounds(table)
         if lower.passed(least) or not upper.passed(greatest):

@@ -15,7 +15,7 @@ import pyarrow as pa
 from tidelog.core.arguments import check_kind, check_names, joined_names, quoted
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.format.bounds import NO_BOUNDS, Box, ConditionBounds, rows_within
-from tidelog.persist.format.part import int64_array, int64_of
+from tidelog.persist.format.part import int64_array, int64_of, taken
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.format.updates import consolidate
 
@@ -228,9 +228,10 @@ def each_row(contents: pa.Table) -> Iterator[pa.Table]:
             "the snapshot has too many equal rows to repeat each: use consolidated=True"
         )
     position = contents.schema.get_field_index(DIFF)
-    for rows in _repeats(np.maximum(diffs, 1)):
-        ones = int64_array(np.minimum(diffs[rows], 1))
-        yield contents.take(rows).set_column(position, contents.schema.field(position), ones)
+    for places in _repeats(np.maximum(diffs, 1)):
+        ones = int64_array(np.minimum(diffs[places], 1))
+        rows = taken(contents, places)
+        yield rows.set_column(position, contents.schema.field(position), ones)
 
 
 def _repeats(counts: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.intp]]:
@@ -268,4 +269,4 @@ def repeated(contents: pa.Table) -> Iterator[pa.Table]:
         yield rows
         return
     for places in _repeats(diffs):
-        yield rows.take(places)
+        yield taken(rows, places)

@@ -28,7 +28,7 @@ from tidelog.core.temporary import temporary_files
 from tidelog.persist.format.bounds import Box, scalar_of
 from tidelog.persist.format.duck import bounded_duck, quoted, sums_told
 from tidelog.persist.format.parquet import encode_parquet
-from tidelog.persist.format.part import Part, decode_part
+from tidelog.persist.format.part import Part, decode_part, taken
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.read.opened import PartOpener
 from tidelog.persist.read.pieces import SnapshotQuery
@@ -158,7 +158,7 @@ def _by_hash(table: pa.Table, count: int) -> list[pa.Table]:
     columns = [table.column(name) for name in table.column_names if name != DIFF]
     buckets = bucket_of(hash_rows(columns, rows=table.num_rows), count)
     order = np.argsort(buckets, kind="stable")
-    table = table.take(order)
+    table = taken(table, order)
     ends = np.searchsorted(buckets[order], np.arange(count + 1))
     return [table.slice(start, limit - start) for start, limit in pairwise(ends.tolist())]
 
