@@ -31,8 +31,8 @@ T = TypeVar("T")
 A = TypeVar("A")
 F = TypeVar("F")
 
-# A thread begins only if all others are busy.
-THREADS_MAX: Final = 64
+# Each thread keeps memory for itself: with more threads, reads and upserts take longer.
+THREADS_MAX: Final = min(32, (os.cpu_count() or 1) + 4)
 WAITING_MAX: Final = 2**20  # Each thread of the caller has one call at a time, with one such work.
 
 

@@ -93,9 +93,9 @@ MAY_WAIT: Final[ContextVar[bool]] = ContextVar("tidelog_may_wait", default=False
 
 
 async def offload_waiting(work: Callable[[], T], clock: Clock) -> T:
-    """Offload a caller's own code, which may wait for work that another call offloads.
+    """Offload work that waits: for a Spark job, or in a caller's code for other offloaded work.
 
-    Such code must not occupy the last thread for that work, or both wait forever.
+    Such work must not occupy the last thread for other work, or all would wait, some forever.
     """
 
     def run() -> T:

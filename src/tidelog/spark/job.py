@@ -11,7 +11,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tidelog.core.clock import Clock
+from tidelog.core.clock import Clock, offload_waiting
 from tidelog.errors import LocationError, TidelogError, UsageError
 from tidelog.spark.failure import describe_failure
 from tidelog.spark.ship import is_connect
@@ -68,7 +68,7 @@ async def run_job(tags: TaskTags, work: Callable[[], T], *, clock: Clock, what: 
             ) from error
 
     try:
-        return await clock.offload(tagged)
+        return await offload_waiting(tagged, clock)
     except asyncio.CancelledError:
         tags.cancelJobsWithTag(tag)
         raise
