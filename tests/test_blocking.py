@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Coroutine
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
@@ -202,54 +201,6 @@ async def test_it_works_inside_of_a_running_loop_and_from_threads(tmp_path: Path
 def loops() -> int:
     """Return the number of threads with the loop of a connection."""
     return [thread.name for thread in threading.enumerate()].count("tidelog")
-
-
-def test_threads_at_work_outlive_their_connection() -> None:
-    """A thread keeps its memory, and the next connection reads into it."""
-
-    async def one() -> threading.Thread:
-        return await asyncio.to_thread(threading.current_thread)
-
-    portal = Portal()
-    found = portal.run(one())
-    portal.close()
-    assert found.is_alive()
-
-
-def test_the_end_of_a_connection_waits_for_its_own_work_alone() -> None:
-    """Its work has ended when `close` returns; the work of another connection goes on."""
-    is_begun, is_done = threading.Event(), threading.Event()
-    ended = list[str]()
-    portals = {"own": Portal(), "other": Portal()}
-
-    def work(name: str) -> None:
-        is_begun.set()
-        assert is_done.wait(10)
-        ended.append(name)
-
-    async def begin(name: str) -> None:
-        task = asyncio.ensure_future(asyncio.to_thread(work, name))
-        await asyncio.to_thread(is_begun.wait, 10)
-        task.cancel()
-
-    portals["own"].run(begin("own"))
-    closing = threading.Thread(target=portals["own"].close)
-    closing.start()
-    time.sleep(0.01)
-    assert closing.is_alive(), "the work has not ended"
-    is_done.set()
-    closing.join(10)
-    assert ended == ["own"]
-
-    is_begun.clear()
-    is_done.clear()
-    portals["other"].run(begin("other"))
-    third = Portal()
-    third.close()
-    assert ended == ["own"], "it did not wait for the work of another"
-    is_done.set()
-    portals["other"].close()
-    assert ended == ["own", "other"]
 
 
 def test_a_closed_connection_says_so_and_leaves_no_thread(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
-"""Rows that come from reads of the same process: many writes that wait for reads all end."""
+"""The threads that blocking connections share, and rows that come from reads of the same process."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -147,3 +149,51 @@ def test_appends_whose_rows_are_reads_do_not_wait_for_each_other(
 
     run_all_at_once(connections, write)
     assert [shard.snapshot(9).to_arrow().num_rows for shard in shards] == [ROWS] * WRITES
+
+
+def test_threads_at_work_outlive_their_connection() -> None:
+    """A thread keeps its memory, and the next connection reads into it."""
+
+    async def one() -> threading.Thread:
+        return await asyncio.to_thread(threading.current_thread)
+
+    begun = portal.Portal()
+    found = begun.run(one())
+    begun.close()
+    assert found.is_alive()
+
+
+def test_the_end_of_a_connection_waits_for_its_own_work_alone() -> None:
+    """Its work has ended when `close` returns; the work of another connection goes on."""
+    is_begun, is_done = threading.Event(), threading.Event()
+    ended = list[str]()
+    portals = {"own": portal.Portal(), "other": portal.Portal()}
+
+    def work(name: str) -> None:
+        is_begun.set()
+        assert is_done.wait(10)
+        ended.append(name)
+
+    async def begin(name: str) -> None:
+        task = asyncio.ensure_future(asyncio.to_thread(work, name))
+        await asyncio.to_thread(is_begun.wait, 10)
+        task.cancel()
+
+    portals["own"].run(begin("own"))
+    closing = threading.Thread(target=portals["own"].close)
+    closing.start()
+    time.sleep(0.01)
+    assert closing.is_alive(), "the work has not ended"
+    is_done.set()
+    closing.join(10)
+    assert ended == ["own"]
+
+    is_begun.clear()
+    is_done.clear()
+    portals["other"].run(begin("other"))
+    third = portal.Portal()
+    third.close()
+    assert ended == ["own"], "it did not wait for the work of another"
+    is_done.set()
+    portals["other"].close()
+    assert ended == ["own", "other"]
