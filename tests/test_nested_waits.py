@@ -1,4 +1,4 @@
-"""The threads that blocking connections share, and rows that come from reads of the same process."""
+"""Threads that blocking connections share, and rows that come from reads of the same process."""
 
 from __future__ import annotations
 
