@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -180,20 +179,25 @@ def test_the_end_of_a_connection_waits_for_its_own_work_alone() -> None:
         task.cancel()
 
     portals["own"].run(begin("own"))
-    closing = threading.Thread(target=portals["own"].close)
+
+    def close() -> None:
+        portals["own"].close()
+        ended.append("closed")
+
+    closing = threading.Thread(target=close)
     closing.start()
-    time.sleep(0.01)
+    closing.join(0.2)
     assert closing.is_alive(), "the work has not ended"
     is_done.set()
     closing.join(10)
-    assert ended == ["own"]
+    assert ended == ["own", "closed"]
 
     is_begun.clear()
     is_done.clear()
     portals["other"].run(begin("other"))
     third = portal.Portal()
     third.close()
-    assert ended == ["own"], "it did not wait for the work of another"
+    assert ended == ["own", "closed"], "it did not wait for the work of another"
     is_done.set()
     portals["other"].close()
-    assert ended == ["own", "other"]
+    assert ended == ["own", "closed", "other"]

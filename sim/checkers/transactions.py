@@ -8,12 +8,18 @@ read, and none that began after it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from sim.checkers.demands import demand
 from sim.checkers.watch import TRANSACTIONS, Watch
+from tidelog.machine.language import Language
 from tidelog.persist.states.state import ShardLanguage, Token
 from tidelog.persist.transactions.language import TransactionLanguage
+
+S = TypeVar("S")
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,40 +34,36 @@ class CommittedTransaction:
 
 def decided_in(watch: Watch, name: str) -> list[CommittedTransaction]:
     """Return all transactions, in the order of their decisions."""
-    language = TransactionLanguage()
-    state = language.initial()
     found: list[CommittedTransaction] = []
-    for record in watch.records(f"{TRANSACTIONS}{name}"):
-        for data in record.diffs:
-            diff = language.decode_diff(data)
-            after = language.apply(state, diff)
-            demand(state.upper <= after.upper, "upper of transactions went back")
-            if diff.token is not None:
-                found.append(
-                    CommittedTransaction(
-                        diff.token, state.upper, after.upper, tuple(sorted(diff.writes))
-                    )
-                )
-            state = after
+    for before, diff, after in _steps(watch, f"{TRANSACTIONS}{name}", TransactionLanguage()):
+        demand(before.upper <= after.upper, "upper of transactions went back")
+        if diff.token is not None:
+            wrote = tuple(sorted(diff.writes))
+            found.append(CommittedTransaction(diff.token, before.upper, after.upper, wrote))
     return found
 
 
 def decided_in_shard(watch: Watch, shard: str) -> list[CommittedTransaction]:
     """Return all writes of a shard that have a token, in the order of their decisions."""
-    language = ShardLanguage()
-    state = language.initial()
     found: list[CommittedTransaction] = []
-    for record in watch.records(shard):
+    for before, diff, after in _steps(watch, shard, ShardLanguage()):
+        lower, upper = before.upper or 0, after.upper or 0
+        demand(lower <= upper, "upper of a shard went back")
+        if diff.token is not None:
+            wrote = (shard,) if diff.batch is not None else ()
+            found.append(CommittedTransaction(diff.token, lower, upper, wrote))
+    return found
+
+
+def _steps(watch: Watch, key: str, language: Language[S, D]) -> Iterator[tuple[S, D, S]]:
+    """Yield each decided change, between the states before and after it."""
+    state = language.initial()
+    for record in watch.records(key):
         for data in record.diffs:
             diff = language.decode_diff(data)
             after = language.apply(state, diff)
-            lower, upper = state.upper or 0, after.upper or 0
-            demand(lower <= upper, "upper of a shard went back")
-            if diff.token is not None:
-                wrote = (shard,) if diff.batch is not None else ()
-                found.append(CommittedTransaction(diff.token, lower, upper, wrote))
+            yield state, diff, after
             state = after
-    return found
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from sim.checkers.invariants import check_all
 from sim.checkers.transactions import decided_in_shard
@@ -23,7 +24,6 @@ from sim.kernel.rates import rates_of
 from sim.kernel.small import limited, limits_of
 from sim.kernel.world import Client, World
 from sim.workloads.tables import (
-    SCHEMA,
     UNSURE,
     TablesReport,
     TablesScenario,
@@ -31,12 +31,12 @@ from sim.workloads.tables import (
     follow_on,
     maintain_on,
     persist,
-    read,
-    write,
+    read_tables,
+    write_on,
+    write_table,
 )
 from tidelog.collection.table.direct import DIRECT
-from tidelog.collection.tables import Table
-from tidelog.errors import AsOfBeforeSince, AsOfNotComplete, NameTaken
+from tidelog.errors import AsOfBeforeSince, AsOfNotComplete
 
 NAME = "direct"
 
@@ -48,18 +48,8 @@ class DirectScenario(TablesScenario):
     key: tuple[str, ...] = ()
     retain_ms: int | None = None
 
-    async def made(self, client: Client, name: str = NAME) -> Table:
-        tables = self.tables(client)
-
-        async def make() -> Table:
-            try:
-                return await tables.create(
-                    NAME, SCHEMA, key=self.key, mode=DIRECT, retain_ms=self.retain_ms
-                )
-            except NameTaken:
-                return await tables.open(NAME)
-
-        return await persist(client, make)
+    def definition(self, name: str) -> dict[str, Any]:
+        return {"key": self.key, "mode": DIRECT, "retain_ms": self.retain_ms}
 
 
 def simulate_direct(seed: int) -> TablesReport:
@@ -90,13 +80,14 @@ def simulate_direct(seed: int) -> TablesReport:
 async def _play(scenario: DirectScenario) -> tuple[str, str]:
     """Run all clients; return the shard and the rendition of the table."""
     world = scenario.world
-    table = await scenario.made(world.client("maker"))
+    table = await scenario.made(world.client("maker"), NAME)
     writers = [world.client(f"w{number}") for number in range(scenario.dice.choice([1, 2, 3]))]
     scenario.writers_left = len(writers)
     last = world.client("last")
     async with asyncio.TaskGroup() as group:
         for client in writers:
-            group.create_task(_write_on(scenario, client), name=client.name)
+            writes = _write_all(scenario, client)
+            group.create_task(write_on(scenario, client, writes), name=client.name)
         for name, work in (("r0", _read_on), ("m0", maintain_on), ("m1", maintain_on)):
             client = world.client(name)
             group.create_task(client.live(work(scenario, client)), name=name)
@@ -106,34 +97,27 @@ async def _play(scenario: DirectScenario) -> tuple[str, str]:
     await asyncio.sleep(3_600)  # By then each late request of a dead client has landed.
     assert isinstance(world.schedule, Dice)
     world.schedule.calm = True
-    await persist(last, partial(read, scenario, [await scenario.made(last)], None))
+    await persist(last, partial(read_tables, scenario, [await scenario.made(last, NAME)], None))
     return table.shards[0].id, table.info.rendition
 
 
-async def _write_on(scenario: DirectScenario, client: Client) -> None:
-    try:
-        await client.live(_write_all(scenario, client))
-    finally:
-        scenario.writers_left -= 1
-
-
 async def _write_all(scenario: DirectScenario, client: Client) -> None:
-    table = await scenario.made(client)
+    table = await scenario.made(client, NAME)
     for number in range(scenario.dice.randrange(4, 12)):
         await client.clock.sleep(scenario.dice.randrange(60_000))
         if scenario.dice.random() < 0.2:  # The process starts again.
-            table = await scenario.made(client)
-        await write(scenario, client, table, number)
+            table = await scenario.made(client, NAME)
+        await write_table(scenario, client, table, number)
 
 
 async def _read_on(scenario: DirectScenario, client: Client) -> None:
     while scenario.writers_left:
         await client.clock.sleep(scenario.dice.randrange(120_000))
         try:
-            table = await scenario.made(client)
+            table = await scenario.made(client, NAME)
             past = scenario.told - scenario.dice.choice([0, 20, 500])
             is_past = scenario.dice.random() < 0.3 and past >= 0
-            await read(scenario, [table], past if is_past else None)
+            await read_tables(scenario, [table], past if is_past else None)
         except (AsOfBeforeSince, AsOfNotComplete):
             scenario.report.too_old += 1
         except UNSURE:
@@ -142,10 +126,10 @@ async def _read_on(scenario: DirectScenario, client: Client) -> None:
 
 async def _advance_on(scenario: DirectScenario, client: Client) -> None:
     """After the last writer, write until the follower has ended: only a write moves upper."""
-    table, number = await scenario.made(client), 0
+    table, number = await scenario.made(client, NAME), 0
     while scenario.follows:
         await client.clock.sleep(200_000)
         if not scenario.writers_left:
             number += 1
             with suppress(*UNSURE):
-                await write(scenario, client, table, number)
+                await write_table(scenario, client, table, number)

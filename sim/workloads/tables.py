@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -113,9 +113,24 @@ class TablesScenario:
     writers_left: int = 0
     follows: bool = True
 
+    def definition(self, name: str) -> dict[str, Any]:
+        """Return the options with which a table is created."""
+        return {"key": KEYS[name], "shards": 2, "retain_ms": RETAIN_MS.get(name)}
+
     async def made(self, client: Client, name: str) -> Table:
         """Return a table, and create it if it is not there."""
-        return await _made(self, client, name)
+        tables = self.tables(client)
+
+        async def make() -> Table:
+            while True:
+                try:
+                    return await tables.create(name, SCHEMA, **self.definition(name))
+                except NameTaken:
+                    # A drop whose answer was lost may land before the table is opened.
+                    with suppress(NoSuchCollection):
+                        return await tables.open(name)
+
+        return await persist(client, make)
 
     def tables(self, client: Client) -> Tables:
         """Return the tables as a new process opens them."""
@@ -160,13 +175,14 @@ async def _play(scenario: TablesScenario) -> dict[str, list[str]]:
     world = scenario.world
     maker = world.client("maker")
     for name in KEYS:
-        await _made(scenario, maker, name)
+        await scenario.made(maker, name)
     writers = [world.client(f"w{number}") for number in range(scenario.dice.choice([1, 2, 3]))]
     scenario.writers_left = len(writers)
     last = world.client("last")
     async with asyncio.TaskGroup() as group:
         for client in writers:
-            group.create_task(_write_on(scenario, client), name=client.name)
+            writes = _write_all(scenario, client)
+            group.create_task(write_on(scenario, client, writes), name=client.name)
         for name, work in (
             ("r0", _read_on),
             ("m0", maintain_on),
@@ -187,29 +203,11 @@ async def _play(scenario: TablesScenario) -> dict[str, list[str]]:
     world.schedule.calm = True  # In a storm, a call of twenty requests hardly ever succeeds.
     left: dict[str, list[str]] = {}
     for name in await persist(last, tables.list):
-        table = await _made(scenario, last, name)
+        table = await scenario.made(last, name)
         await persist(last, table.finish)
         left[table.info.rendition] = [shard.id for shard in table.shards]
-        await persist(last, partial(read, scenario, [table], None))
+        await persist(last, partial(read_tables, scenario, [table], None))
     return left
-
-
-async def _made(scenario: TablesScenario, client: Client, name: str) -> Table:
-    tables = scenario.tables(client)
-
-    async def make() -> Table:
-        while True:
-            try:
-                retain_ms = RETAIN_MS.get(name)
-                return await tables.create(
-                    name, SCHEMA, key=KEYS[name], shards=2, retain_ms=retain_ms
-                )
-            except NameTaken:
-                # A drop whose answer was lost may land before the table is opened.
-                with suppress(NoSuchCollection):
-                    return await tables.open(name)
-
-    return await persist(client, make)
 
 
 async def persist(client: Client, call: Callable[[], Awaitable[T]]) -> T:
@@ -222,9 +220,12 @@ async def persist(client: Client, call: Callable[[], Awaitable[T]]) -> T:
     raise Violated("a repeated call never succeeds")
 
 
-async def _write_on(scenario: TablesScenario, client: Client) -> None:
+async def write_on(
+    scenario: TablesScenario, client: Client, writes: Coroutine[Any, Any, None]
+) -> None:
+    """Do the writes of one writer, which is counted until it ends or dies."""
     try:
-        await client.live(_write_all(scenario, client))
+        await client.live(writes)
     finally:
         scenario.writers_left -= 1
 
@@ -244,11 +245,11 @@ async def _write_all(scenario: TablesScenario, client: Client) -> None:
                 opened[name] = await tables.open(name)
         except (NoSuchCollection, *UNSURE):
             continue
-        if not await write(scenario, client, opened[name], number):
+        if not await write_table(scenario, client, opened[name], number):
             opened.pop(name)
 
 
-async def write(scenario: TablesScenario, client: Client, table: Table, number: int) -> bool:
+async def write_table(scenario: TablesScenario, client: Client, table: Table, number: int) -> bool:
     """Write one table, with a token; return False if the handle is of no further use."""
     write = drawn_write(scenario.dice, keyed=bool(table.info.key))
     write = write.widened(extra_columns(table))
@@ -306,7 +307,7 @@ async def _answered(
             return
 
 
-async def read(scenario: TablesScenario, tables: list[Table], time: int | None) -> None:
+async def read_tables(scenario: TablesScenario, tables: list[Table], time: int | None) -> None:
     """Read tables as of one time: a given one, or the newest complete time of the first table."""
     told = scenario.told if time is None else -1
     for table in tables:
@@ -328,7 +329,7 @@ async def _read_on(scenario: TablesScenario, client: Client) -> None:
             names = dice.sample(list(KEYS), len(KEYS))
             opened = [await tables.open(name) for name in names]
             past = scenario.told - dice.choice([0, 20, 500]) if dice.random() < 0.3 else -1
-            await read(scenario, opened, past if past >= 0 else None)
+            await read_tables(scenario, opened, past if past >= 0 else None)
         except (AsOfBeforeSince, AsOfNotComplete):
             scenario.report.too_old += 1
         except (NoSuchCollection, SchemaEvolved, *UNSURE):
@@ -426,7 +427,7 @@ async def _drop_on(scenario: TablesScenario, client: Client) -> None:
             await client.clock.sleep(scenario.dice.randrange(100_000))
         except (NoSuchCollection, *UNSURE):
             pass
-        await _made(scenario, client, "gone")
+        await scenario.made(client, "gone")
 
 
 async def _alter_on(scenario: TablesScenario, client: Client) -> None:

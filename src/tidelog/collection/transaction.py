@@ -30,6 +30,7 @@ from tidelog.collection.table.changes import (
     upsert_of,
 )
 from tidelog.collection.table.direct import DIRECT
+from tidelog.collection.table.incoming import or_altered
 from tidelog.collection.table.lookups import Lookup
 from tidelog.collection.table.placement import placed
 from tidelog.collection.table.reader import TableReader, TableView
@@ -289,12 +290,11 @@ class TableTransaction:
         async with self._turn:
             found = await self._of(name)
             clock = self.tables.clock
-            try:
-                change = await offload_waiting(partial(plan, schema=found.table.columns), clock)
-            except UsageError:
-                with self._unaltered():  # The rows may have columns that are new.
-                    await found.table.check_listed()
-                raise
+            with self._unaltered():
+                change = await or_altered(
+                    offload_waiting(partial(plan, schema=found.table.columns), clock),
+                    found.table.check_listed,
+                )
             planned = await planned_updates(change, partial(self._rows, found), clock)
             both = pa.concat_tables([found.updates, planned.updates.cast(found.updates.schema)])
             found.updates = consolidated(both)

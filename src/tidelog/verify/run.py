@@ -46,7 +46,7 @@ from tidelog.verify.writing import AcknowledgedRecords, Script, Writer, settle_l
 from tidelog.wal.gc.plan import Keep
 from tidelog.wal.log import Log
 from tidelog.wal.logs import Logs
-from tidelog.wal.opening import PROTOCOLS
+from tidelog.wal.opening import check_protocol
 from tidelog.wal.read.bounds import Bounds
 from tidelog.wal.scrub.report import ScrubReport
 
@@ -97,10 +97,7 @@ class Settings:
             )
         if not 0 <= self.seed < 2**63:
             raise UsageError(f"a seed must be from 0 to 2^63 - 1, not {self.seed}")
-        if self.protocol not in PROTOCOLS:
-            raise UsageError(
-                f"protocol= must be one of {', '.join(PROTOCOLS)}, not {self.protocol!r}"
-            )
+        check_protocol(self.protocol)
 
     @property
     def log(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tidelog.core.arguments import check_kind, check_whole, quoted
+from tidelog.core.arguments import check_kind, check_whole
 from tidelog.core.clock import Clock, run_all
 from tidelog.core.ids import check_name
 from tidelog.core.lookahead import AT_ONCE_MAX
@@ -39,7 +39,7 @@ from tidelog.wal.gc.cursors import Cursors
 from tidelog.wal.log import Log
 from tidelog.wal.manifest_log import ManifestLog
 from tidelog.wal.manifest_protocol.reader import Wal3Reader
-from tidelog.wal.opening import PROTOCOLS, create_log, log_missing, open_log
+from tidelog.wal.opening import check_protocol, create_log, log_missing, open_log
 from tidelog.wal.read.bounds import check_range
 from tidelog.wal.read.head import has_manifest, load_head, refuse_slots
 from tidelog.wal.slot_log import SlotLog
@@ -225,10 +225,7 @@ class Logs:
         return await self.open(name)
 
     async def _copy_to(self, log: Log, target: Store, protocol: str, start: int) -> None:
-        if protocol not in PROTOCOLS:
-            raise UsageError(
-                f"protocol= must be one of {', '.join(PROTOCOLS)}, not {quoted(protocol)}"
-            )
+        check_protocol(protocol)
         check_range(start)
         bounds = await log.bounds()
         if start > bounds.next:

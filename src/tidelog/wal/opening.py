@@ -27,6 +27,16 @@ from tidelog.wal.slot_protocol.shape import Shape
 PROTOCOLS: Final = ("slot", "manifest")
 
 
+def check_protocol(protocol: str) -> None:
+    """Check the name of a protocol of logs.
+
+    Raises:
+        UsageError: no protocol has the name.
+    """
+    if protocol not in PROTOCOLS:
+        raise UsageError(f"protocol= must be one of {', '.join(PROTOCOLS)}, not {quoted(protocol)}")
+
+
 async def create_log(
     store: Store,
     *,
@@ -43,8 +53,7 @@ async def create_log(
         UsageError: the protocol is unknown, or the store has objects of another log.
         NameTaken: the log exists, or was dropped.
     """
-    if protocol not in PROTOCOLS:
-        raise UsageError(f"protocol= must be one of {', '.join(PROTOCOLS)}, not {quoted(protocol)}")
+    check_protocol(protocol)
     await _refuse_remains(store, name)
     if protocol == "slot":
         made = await make_log(store, clock=clock, writer=writer)

@@ -7,7 +7,7 @@ a write by key replaces. A merge that must choose among its rows keeps them in a
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -54,9 +54,7 @@ Pieces = AsyncGenerator[pa.Table, None]
 STREAM_BYTES: Final = 256 * 1024 * 1024
 
 
-async def or_altered(
-    write: Awaitable[T], check_listed: Callable[[], Coroutine[Any, Any, None]]
-) -> T:
+async def or_altered(write: Awaitable[T], check_listed: Callable[[], Awaitable[None]]) -> T:
     """Return the result of a write; if it refuses its rows, first check the table's columns.
 
     The rows may have columns that the table has since an alteration, and this handle has not.
