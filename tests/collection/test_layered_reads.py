@@ -21,6 +21,7 @@ from tidelog.persist.format.newest import Joined
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read import contents, sweep
+from tidelog.persist.read import opened as opened_parts
 from tidelog.persist.read import reader as read_parts
 from tidelog.persist.read.contents import layers_of
 
@@ -183,6 +184,7 @@ async def test_texts_of_a_large_part_are_read_with_their_dictionary(
     shard = await written(schema, [base, later], [1, 2])
     monkeypatch.setattr(contents, "SMALL_ROWS", 50)
     monkeypatch.setattr(read_parts, "SMALL_ROWS", 50)
+    monkeypatch.setattr(opened_parts, "LARGE_ROWS", 50)
 
     monkeypatch.setattr(sweep, "merge", None)
     seen: list[pa.DataType] = []

@@ -42,7 +42,12 @@ from tidelog.persist.format.inputs import arrow_table, check_rows
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.states.state import Token
 from tidelog.persist.states.transition import AppendResult
-from tidelog.persist.transactions.committing import commit_rows, next_time, rows_at
+from tidelog.persist.transactions.committing import (
+    SMALL_BYTES,
+    commit_rows,
+    next_time,
+    rows_at,
+)
 from tidelog.persist.transactions.next_time import joined_all
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.persist.transactions.transition import TableParts
@@ -200,6 +205,10 @@ async def stream_of(
         UsageError: see `tidelog.collection.table.inputs.table_of`.
     """
     check_rows(rows)
+    if isinstance(rows, pa.Table | pa.RecordBatch) and rows.nbytes < SMALL_BYTES:
+        for piece in tables_of(rows, schema):
+            yield piece  # This takes less time than to wake a thread.
+        return
     tables = (
         _arriving(rows, schema, clock)
         if isinstance(rows, AsyncIterable)

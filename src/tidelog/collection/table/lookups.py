@@ -90,6 +90,8 @@ class ByValues:
             return None
         known, order = numbers
         values = ordered(column).to_numpy()
+        if len(values) > len(known) and bool((values[1:] >= values[:-1]).all()):
+            return _places_in_order(values, known, order)
         at = np.minimum(np.searchsorted(known, values), len(known) - 1)
         return np.where(known[at] == values, order[at], -1)
 
@@ -197,6 +199,21 @@ def distinct(values: pa.Table) -> ByValues:
     hashes = _hashes(values)
     pairs = np.stack([hashes.lo, hashes.hi], axis=1)
     return ByValues(values.take(np.sort(np.unique(pairs, axis=0, return_index=True)[1])))
+
+
+def _places_in_order(values: npt.NDArray[Any], known: npt.NDArray[Any], order: Places) -> Places:
+    """Return the index of each of some sorted values among the distinct known ones, or -1.
+
+    It takes a tenth of the time of a search for each value, if they are many.
+    """
+    reached = slice(np.searchsorted(known, values[0]), np.searchsorted(known, values[-1], "right"))
+    first = np.searchsorted(values, known[reached])
+    counts = np.searchsorted(values, known[reached], "right") - first
+    found = np.full(len(values), -1, np.int64)
+    ends = np.cumsum(counts)
+    where = np.arange(counts.sum()) + np.repeat(first - ends + counts, counts)
+    found[where] = np.repeat(order[reached], counts)
+    return found
 
 
 def _hashes(rows: pa.Table) -> Hashes:

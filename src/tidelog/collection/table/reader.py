@@ -22,7 +22,7 @@ import pyarrow as pa
 from tidelog.collection.table.lookups import ByCondition, ByValues, Lookup
 from tidelog.collection.table.placement import buckets_of
 from tidelog.core.clock import run_all
-from tidelog.core.threads import cores, on_cores
+from tidelog.core.threads import on_cores
 from tidelog.errors import AsOfBeforeSince, PartMissing, SchemaEvolved
 from tidelog.persist.format.bounds import box_of_part
 from tidelog.persist.format.corrected import consolidated
@@ -204,11 +204,14 @@ class TableReader:
         names = tuple(columns)
         if not parts:
             return []
+        fields = _stored(view).data
+        texts = {field.name for field in fields if pa.types.is_string(field.type)}
         opener = PartOpener(
             store=self.transactions.shard(self.shards[0]).store,
             clock=self.transactions.clock,
             schema=_stored(view),
             names=frozenset(names),
+            packed=frozenset(texts - {*names}),  # Few of their values are needed.
         )
         missing = [part for part in parts if (part.path or "", names) not in self._open]
         opened = iter(await opener.open(missing))
@@ -307,15 +310,9 @@ def _matching(
         for number, group in enumerate(one.groups)
         if lookup.reaches(group.bounds)
     ]
-    share = -(-len(groups) // cores()) or 1
-    starts = range(0, len(groups), share)
-
-    def matching(start: int) -> list[pa.Table]:
-        decoded = partial(_matching_in, lookup=lookup, schema=schema, as_of=as_of)
-        return [decoded(*group) for group in groups[start : start + share]]
-
-    found = on_cores([partial(matching, start) for start in starts])
-    return [table for tables in found for table in tables]
+    # Groups take very different times: parts that few rows reach are small.
+    decoded = partial(_matching_in, lookup=lookup, schema=schema, as_of=as_of)
+    return on_cores([partial(decoded, *group) for group in groups])
 
 
 def _matching_in(

@@ -67,7 +67,11 @@ class ShardSchema:
                 "a part has a schema that this reader does not know: open the shard again",
                 schema_id=schema_id,
             )
-        return replace(self, data=self.known[schema_id])
+        return self._of_parts[schema_id]
+
+    @cached_property
+    def _of_parts(self) -> tuple[ShardSchema, ...]:
+        return tuple(replace(self, data=data) for data in self.known)
 
     @cached_property
     def encoded(self) -> bytes:

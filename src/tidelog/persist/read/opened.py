@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +30,12 @@ from tidelog.store.port import Store
 T = TypeVar("T")
 
 Opener = Callable[[], pq.ParquetFile]
+
+LARGE_ROWS: Final = 8_192
+# A writer of Parquet ends a dictionary at this size, and writes later values as plain text, which
+# Arrow decodes slowly to a dictionary.
+DICTIONARY_BYTES_MAX: Final = 1024 * 1024
+ARRAY_BYTES_MAX: Final = 1 << 30  # Arrow's arrays of text hold twice as much.
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +58,14 @@ class OpenPart:
     """A part whose bytes were read and checked.
 
     Shape: ``groups`` have the bounds of the columns by which a reader selects groups; an inline
-        part is one group.
+        part is one group. ``packed``: see `PartOpener`.
     """
 
     part: Part
     schema: ShardSchema
     source: Decoders | pa.Table
     groups: list[Group]
+    packed: frozenset[str] = frozenset()
 
     def read(
         self, groups: Sequence[int], names: Sequence[str], *, as_of: int, use_threads: bool = False
@@ -90,7 +97,7 @@ class OpenPart:
             return fitted(some, names, updates)
         try:
             found = self.source.read(groups, there, use_threads=use_threads)
-            found = cast_but_dictionaries(found.select(there), schema)
+            found = cast_but_dictionaries(_unpacked(found.select(there), self.packed), schema)
             return fitted(at_commit(self.part, found), names, updates)
         except (pa.ArrowException, KeyError, ValueError, OSError) as error:
             raise CorruptionError(
@@ -162,19 +169,22 @@ class PartOpener:
             buffer = _in_file(data) if in_files else pa.py_buffer(data)
             file = pq.ParquetFile(pa.BufferReader(buffer))
             metadata = file.metadata
-            packed = _with_dictionary(metadata, self.packed)
+            # Arrow decodes text faster to a dictionary, and that to text, than to text at once.
+            coded = _with_dictionary(metadata, self.schema.data)
 
             def another() -> pq.ParquetFile:
                 source = pa.BufferReader(buffer)
-                return pq.ParquetFile(source, metadata=metadata, read_dictionary=packed)
+                return pq.ParquetFile(source, metadata=metadata, read_dictionary=coded)
 
-            decoders = Decoders(another() if packed else file, another)
+            decoders = Decoders(another() if coded else file, another)
             groups = list(_groups(metadata, self.names))
         except (pa.ArrowException, ValueError, OSError) as error:
             raise CorruptionError(
                 "a part cannot be decoded: restore the object", path=part.path
             ) from error
-        return OpenPart(part=part, schema=self.schema, source=decoders, groups=groups)
+        return OpenPart(
+            part=part, schema=self.schema, source=decoders, groups=groups, packed=self.packed
+        )
 
 
 def _in_file(data: bytes) -> pa.Buffer:
@@ -185,15 +195,39 @@ def _in_file(data: bytes) -> pa.Buffer:
         return pa.memory_map(file.name).read_buffer()
 
 
-def _with_dictionary(metadata: pq.FileMetaData, names: frozenset[str]) -> list[str]:
-    """Return the named columns that have a dictionary in the first row group."""
-    if not names or not metadata.num_row_groups:
+def _with_dictionary(metadata: pq.FileMetaData, schema: pa.Schema) -> list[str]:
+    """Return the text columns of a large part that have a dictionary in the first row group."""
+    if metadata.num_rows < LARGE_ROWS:
         return []
     group = metadata.row_group(0)
     columns = [group.column(index) for index in range(group.num_columns)]
+    texts = {field.name for field in schema if pa.types.is_string(field.type)}
     return [
-        c.path_in_schema for c in columns if c.path_in_schema in names and c.has_dictionary_page
+        column.path_in_schema
+        for column in columns
+        if column.path_in_schema in texts
+        and column.has_dictionary_page
+        and column.total_uncompressed_size < DICTIONARY_BYTES_MAX
     ]
+
+
+def _unpacked(table: pa.Table, packed: frozenset[str]) -> pa.Table:
+    """Return a table whose columns have no dictionaries, except those in ``packed``."""
+    for place, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
+        if pa.types.is_dictionary(column.type) and name not in packed:
+            table = table.set_column(place, name, _words_of(column))
+    return table
+
+
+def _words_of(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
+    found: list[pa.Array[Any]] = []
+    chunks: list[Any] = column.chunks
+    for chunk in chunks:
+        longest = pc.max(pc.binary_length(chunk.dictionary)).as_py() or 1
+        rows = max(1, ARRAY_BYTES_MAX // longest)
+        starts = range(0, len(chunk), rows)
+        found += [chunk.slice(start, rows).dictionary_decode() for start in starts]
+    return pa.chunked_array(found, column.type.value_type)
 
 
 def cast_but_dictionaries(table: pa.Table, schema: pa.Schema) -> pa.Table:

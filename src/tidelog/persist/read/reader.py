@@ -28,7 +28,7 @@ T = TypeVar("T")
 Work: TypeAlias = Callable[[Part, bytes], T]
 
 SMALL_ROWS: Final = 65_536  # One thread works on parts of so many rows in all.
-PARTS_TOGETHER: Final = 16
+PARTS_TOGETHER: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

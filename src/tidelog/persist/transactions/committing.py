@@ -52,7 +52,7 @@ from tidelog.store.port import Store
 
 R = TypeVar("R")
 LOST_TRIES: Final = 4
-SMALL_BYTES: Final = 16 * 1024
+SMALL_BYTES: Final = 64 * 1024  # Less is prepared faster than a thread is woken.
 NO_SCHEMAS: Final[Mapping[str, ShardSchema]] = {}
 
 
@@ -330,7 +330,6 @@ async def write_to(
     """
     lower, upper = span
     prepare = partial(prepare_updates, updates, target.schema, lower=lower, upper=upper)
-    # A few rows are prepared faster than a thread is woken.
     is_small = updates.nbytes < SMALL_BYTES
     ready = prepare() if is_small else await clock.offload(prepare)
     writer = PartWriter(

@@ -24,6 +24,7 @@ from tidelog.errors import (
     ObjectNotFound,
     Outcome,
     StoreRefused,
+    UsageError,
 )
 from tidelog.store.keys import PRIVATE, check_key
 from tidelog.store.local import files
@@ -105,6 +106,14 @@ class Disk:
             key=key,
             store=self.url,
         )
+
+    def size_bytes(self, key: str, start: int, limit: int | None) -> int:
+        """Return how many bytes a read would return; 0 if it would fail."""
+        try:
+            size = os.stat(self._path(key)).st_size
+        except (OSError, UsageError):
+            return 0
+        return (size if limit is None else min(size, limit)) - start
 
     def put(self, wanted: Put) -> str | None:
         """Store an object, and return its e_tag; return None if another process holds its lock."""

@@ -17,12 +17,15 @@ Source: persist, "Blob"; wal3, "Interacting with Object Storage".
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
 
 from tidelog.core.clock import Clock, backoff_us
 from tidelog.errors import InvariantError, LocationError, UsageError
@@ -31,6 +34,13 @@ from tidelog.store.local.disk import Disk, Put
 from tidelog.store.local.files import is_object, tag_of
 from tidelog.store.port import Entry, Object
 
+T = TypeVar("T")
+
+QUICK_US: Final = 500
+SMALL_BYTES: Final = 256 * 1024
+TRIP_US: Final = 5_000
+TOGETHER_MAX: Final = 32
+RECENT: Final = 16  # Some trips take longer, because their thread waits for the interpreter.
 _LOCK_WAIT_US = 30_000_000
 _PAGE_ENTRIES_FIRST = 16  # Many callers need only the first entry.
 _PAGE_ENTRIES_MAX = 1_024
@@ -42,6 +52,7 @@ class LocalStore:
     def __init__(self, root: Path, *, clock: Clock, create: bool = False) -> None:
         self._disk = Disk(os.path.abspath(root), create=create)
         self._clock = clock
+        self._trips = SharedTrips(clock)
 
     @property
     def url(self) -> str:
@@ -57,7 +68,7 @@ class LocalStore:
             UsageError: the key is invalid.
         """
         read = partial(self._disk.read, key, start=start, limit=limit)
-        stored = await self._clock.offload(read)
+        stored = await self._trips.run(read, partial(self._disk.size_bytes, key, start, limit))
         if stored is None:
             raise InvariantError("a read without a condition returned no object", key=key)
         return stored
@@ -131,6 +142,102 @@ class LocalStore:
         """
         names = directories(self._disk.root, prefix)
         return await self._clock.offload(partial(self._disk.page, names))
+
+
+class _Read(NamedTuple):
+    work: Callable[[], Any]
+    size_bytes: Callable[[], int]
+    result: asyncio.Future[Any]
+
+
+class SharedTrips:
+    """Runs reads in threads; small reads that begin in one turn of the event loop share a thread.
+
+    To wake a thread takes longer than to read a small file whose bytes are in memory, and a reader
+    reads hundreds of them. A first read waits for no other. Reads of large files, and of slow
+    disks, have a thread each.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._recent: deque[int] = deque(maxlen=RECENT)  # Times of reads.
+        self._alone = 0  # Reads under way with a thread each.
+        self._turn: list[_Read] = []
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def run(self, read: Callable[[], T], size_bytes: Callable[[], int]) -> T:
+        """Return the result of a read of ``size_bytes()`` bytes, or raise its error."""
+        if not self._alone or not self._recent or min(self._recent) > QUICK_US:
+            return await self._run_alone(read)
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[T] = loop.create_future()
+        # The turn of a loop that has ended never begins its trip.
+        if not self._turn or self._turn[0].result.get_loop() is not loop:
+            self._turn = []
+            loop.call_soon(self._begin, self._turn)
+        self._turn.append(_Read(read, size_bytes, result))
+        if len(self._turn) == TOGETHER_MAX:
+            self._turn = []
+        return await result
+
+    async def _run_alone(self, read: Callable[[], T]) -> T:
+        begun = self._clock.monotonic_us()
+        self._alone += 1
+        try:
+            return await self._clock.offload(read)
+        finally:
+            self._alone -= 1
+            self._recent.append(self._clock.monotonic_us() - begun)
+
+    def _begin(self, turn: list[_Read]) -> None:
+        if self._turn is turn:
+            self._turn = []
+        self._travel(turn)
+
+    def _travel(self, reads: Sequence[_Read]) -> None:
+        task = asyncio.create_task(self._trip(reads))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _trip(self, reads: Sequence[_Read]) -> None:
+        begun = self._clock.monotonic_us()
+        try:
+            outcomes = await self._clock.offload(partial(_outcomes, reads, self._clock))
+        except Exception as error:  # noqa: BLE001 - each caller gets it
+            outcomes = [(None, error)] * len(reads)
+        except asyncio.CancelledError:
+            for read in reads:
+                read.result.cancel()
+            raise
+        if done := len(reads) - outcomes.count(None):
+            self._recent.append((self._clock.monotonic_us() - begun) // done)
+        for read, outcome in zip(reads, outcomes, strict=True):
+            if outcome is None:
+                self._travel([read])
+            elif read.result.done():
+                continue  # Its caller was cancelled.
+            elif outcome[1] is None:
+                read.result.set_result(outcome[0])
+            else:
+                read.result.set_exception(outcome[1])
+
+
+def _outcomes(
+    reads: Sequence[_Read], clock: Clock
+) -> list[tuple[Any, BaseException | None] | None]:
+    """Return the result or the error of each read; None: the read needs a trip of its own."""
+    end = clock.monotonic_us() + TRIP_US
+    found: list[tuple[Any, BaseException | None] | None] = []
+    for read in reads:
+        is_over = clock.monotonic_us() > end or read.size_bytes() > SMALL_BYTES
+        if is_over and len(reads) > 1:
+            found.append(None)
+            continue
+        try:
+            found.append((read.work(), None))
+        except Exception as error:  # noqa: BLE001 - its caller gets it
+            found.append((None, error))
+    return found
 
 
 class _Patience:
