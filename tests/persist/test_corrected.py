@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from random import Random
 from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidelog.persist.format import updates
-from tidelog.persist.format.corrected import corrected
+from tidelog.persist.format.corrected import consolidated, corrected
 from tidelog.persist.format.schema import DIFF, ShardSchema
 from tidelog.persist.format.updates import merge
 
@@ -110,3 +113,29 @@ def test_a_first_column_of_few_values_is_left_to_a_sort() -> None:
     assert corrected([large, update], ["a", "b"]) is None
     merged = merge([large, update], ShardSchema(schema, 0), key=["a", "b"])
     assert merged.select(["a", "b"]).to_pylist() == [{"a": a, "b": b} for a, b in rows if b != 7]
+
+
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.integers(-3, 3), st.sampled_from([None, "", "a"]), st.sampled_from([-2, -1, 1])
+        )
+    )
+)
+def test_rows_whose_key_occurs_once_need_no_sum(rows: list[tuple[int, str | None, int]]) -> None:
+    """With or without the key, the result has the same rows and diffs."""
+    fields = [("k", pa.int64()), ("t", pa.string()), (DIFF, pa.int64())]
+    columns = [[row[n] for row in rows] for n in range(3)]
+    arrays = [pa.array(one, dtype) for one, (_, dtype) in zip(columns, fields, strict=True)]
+    table = pa.Table.from_arrays(arrays, [name for name, _ in fields])
+    wanted: Counter[tuple[int, str | None]] = Counter()
+    for key, text, diff in rows:
+        wanted[key, text] += diff
+
+    keys: list[list[str]] = [[], ["k"], ["t"], ["k", "t"]]
+    for names in keys:
+        found = consolidated(table, key=names).to_pylist()
+        assert {(row["k"], row["t"]): row[DIFF] for row in found} == {
+            row: diff for row, diff in wanted.items() if diff
+        }
+        assert len(found) == sum(bool(diff) for diff in wanted.values())

@@ -115,7 +115,7 @@ async def test_a_trip_ends_when_it_takes_long() -> None:
 
 
 async def test_an_error_reaches_only_its_own_caller() -> None:
-    """The other reads of the trip return what they read."""
+    """The other reads of the trip have their results."""
     reads = Reads()
     await reads.read(0)
 

@@ -181,7 +181,7 @@ class TableReader:
                 lambda: _matching(opened, lookup, self.schema, as_of)
             )
         tables = [one.select(empty.column_names).cast(empty.schema) for one in found]
-        work = partial(consolidated, pa.concat_tables([empty, *tables]))
+        work = partial(consolidated, pa.concat_tables([empty, *tables]), key=self.schema.key)
         return await self.transactions.clock.offload(work)
 
     async def _selected(

@@ -40,7 +40,7 @@ FORMAT: Final = 1
 INLINE_BYTES: Final = 4_096
 # The kind of a bound that is stored as text, because msgpack has no decimals.
 DECIMAL: Final = "decimal"
-APART_ROWS: Final = 65_536  # Fewer rows do not justify another thread.
+APART_ROWS: Final = 8_192  # Fewer rows do not justify another thread.
 _Sums = tuple[RowSum, RowSum]
 _Body = tuple[bytes, bool]
 _Bound = tuple[str, int | str | bool, int | str | bool]
