@@ -72,3 +72,18 @@ def test_the_error_of_a_call_is_raised() -> None:
     """The caller gets the error itself, not an empty result."""
     with patch.object(threads, "cores", return_value=2), pytest.raises(ZeroDivisionError):
         on_cores([partial(divmod, 1, 0), partial(divmod, 1, 1)])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_after_an_error_no_other_call_begins(error: type[BaseException]) -> None:
+    """A user who presses Ctrl-C does not wait for the rest of the calls."""
+    begun: list[int] = []
+
+    def call(number: int) -> None:
+        begun.append(number)
+        raise error
+
+    with patch.object(threads, "cores", return_value=2), pytest.raises(error):
+        on_cores([partial(call, number) for number in range(50)])
+
+    assert len(begun) <= 2

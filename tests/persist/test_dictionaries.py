@@ -11,7 +11,7 @@ import pytest
 
 from tidelog.core.clock import SystemClock
 from tidelog.core.ids import ShardId
-from tidelog.persist.format.schema import DIFF, TIME, shard_schema
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, shard_schema
 from tidelog.persist.read import opened as opened_parts
 from tidelog.persist.read.opened import OpenPart, PartOpener
 from tidelog.persist.write.writer import PartWriter
@@ -37,11 +37,13 @@ def updates(words: list[str | None]) -> pa.Table:
     return pa.table(columns, schema=SCHEMA.updates)
 
 
-async def opened(rows: pa.Table, *, packed: frozenset[str] = frozenset()) -> OpenPart:
+async def opened(
+    rows: pa.Table, *, packed: frozenset[str] = frozenset(), schema: ShardSchema = SCHEMA
+) -> OpenPart:
     store = MemoryStore()
-    writer = PartWriter(store=store, clock=CLOCK, shard=ShardId("s"), schema=SCHEMA)
+    writer = PartWriter(store=store, clock=CLOCK, shard=ShardId("s"), schema=schema)
     parts = await writer.write(rows)
-    opener = PartOpener(store=store, clock=CLOCK, schema=SCHEMA, packed=packed)
+    opener = PartOpener(store=store, clock=CLOCK, schema=schema, packed=packed)
     (one,) = await opener.open(parts)
     return one
 
@@ -92,3 +94,18 @@ async def test_updates_of_later_times_are_left_out() -> None:
     found = read(part, ["k", "maybe"], as_of=0)
 
     assert found.equals(rows.filter(pa.array(np.arange(ROWS) % 2 == 0)).select(["k", "maybe"]))
+
+
+async def test_a_list_of_texts_is_read_beside_a_column_with_its_path() -> None:
+    """Arrow cannot decode a nested field to a dictionary, if its part has two row groups."""
+    words: Any = pa.array(["a", "b"] * (ROWS // 2))
+    lists: Any = pa.ListArray.from_arrays(pa.array(np.arange(ROWS + 1), pa.int32()), words)
+    columns = {"k": pa.array(np.arange(ROWS)), "l.list.element": words, "l": lists}
+    schema = shard_schema(pa.table(columns).schema, key=["k"])
+    zeros, ones = pa.array(np.zeros(ROWS, np.int64)), pa.array(np.ones(ROWS, np.int64))
+    rows = pa.table({**columns, TIME: zeros, DIFF: ones}).select(schema.updates.names)
+    part = await opened(rows.cast(schema.updates), schema=schema)
+
+    found = read(part, ["l.list.element", "l"])
+
+    assert found.equals(rows.select(["l.list.element", "l"]))

@@ -199,6 +199,15 @@ def test_a_large_column_of_noise_has_no_compression() -> None:
     assert {codec for codec, _ in codecs_of(table.slice(0, rows - 1)).values()} == {"ZSTD"}
 
 
+@pytest.mark.parametrize("top", [["a", "b"], ["a", "a"], [1, 2], [0.5, 1.5], [True, False]])
+@pytest.mark.parametrize("inner", ["a", 1, 0.5, True])
+def test_a_column_may_have_the_path_of_a_nested_field(top: list[object], inner: object) -> None:
+    """Parquet gives the column "s.w" and the field w of the column s one encoding."""
+    table = pa.table({"s.w": top * 20, "s": [{"w": inner}] * 40})
+
+    assert decode_parquet(encode_parquet(table)).equals(table)
+
+
 def test_a_small_part_has_a_codec_that_starts_fast() -> None:
     """The start of zstd for each column takes longer than to decode a thousand values."""
     _, table = some_rows(8_193)

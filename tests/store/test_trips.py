@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+from unittest.mock import patch
 
 import pytest
 
@@ -126,6 +128,51 @@ async def test_an_error_reaches_only_its_own_caller() -> None:
     assert found[0] == 1
     assert isinstance(found[1], LocationError)
     assert found[2] == 2
+
+
+async def test_an_unknown_size_is_the_error_of_its_own_caller() -> None:
+    """The other reads of the trip succeed."""
+    reads = Reads()
+    await reads.read(0)
+
+    def unknown() -> int:
+        raise TypeError
+
+    found = await asyncio.gather(
+        reads.read(1),
+        reads.trips.run(lambda: 2, unknown),
+        reads.read(3),
+        return_exceptions=True,
+    )
+
+    assert (found[0], type(found[1]), found[2]) == (1, TypeError, 3)
+
+
+async def test_a_second_event_loop_may_read_at_any_moment() -> None:
+    """The loops of two threads share a store, and each read ends in its own loop."""
+    reads, loop, end = Reads(), asyncio.get_running_loop(), threading.Event()
+    await reads.read(0)
+    begins = loop.call_soon
+    found: list[int] = []
+
+    def other() -> None:
+        found.append(asyncio.run(reads.read(3)))
+
+    def begins_after_the_other(*args: Any, **kwargs: Any) -> Any:
+        if not found:
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+        return begins(*args, **kwargs)
+
+    slow = asyncio.create_task(reads.trips.run(end.wait, lambda: 1))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        with patch.object(loop, "call_soon", begins_after_the_other):
+            found.append(await reads.read(2))
+
+    end.set()
+    assert (found, await slow) == ([3, 2], True)
 
 
 async def test_a_cancelled_caller_stops_no_other() -> None:

@@ -7,6 +7,7 @@ threads outlive a call, because they keep memory: new memory costs as much time 
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -36,10 +37,11 @@ def cores() -> int:
 def on_cores(calls: Sequence[Callable[[], T]]) -> list[T]:
     """Return the results of calls that compute, in order; the calls share the cores.
 
-    The caller's thread computes too, so calls may make such calls themselves.
+    The caller's thread computes too, so calls may make such calls themselves. After an error, no
+    other call begins: Ctrl-C, too, is the error of a call.
 
     Raises:
-        The first error of a call, after all calls have ended.
+        The first error of a call, after the calls that began have ended.
     """
     if len(calls) < 2 or cores() < 2:
         return [call() for call in calls]
@@ -48,7 +50,8 @@ def on_cores(calls: Sequence[Callable[[], T]]) -> list[T]:
 
     def work() -> None:
         for call, future in left:
-            _run(call, future)
+            if not _succeeds(call, future):
+                deque(left, maxlen=0)
 
     helpers = [_helpers.submit(work) for _ in range(min(len(calls), cores()) - 1)]
     work()
@@ -58,8 +61,11 @@ def on_cores(calls: Sequence[Callable[[], T]]) -> list[T]:
     return [future.result() for future in futures]
 
 
-def _run(call: Callable[[], T], future: Future[T]) -> None:
+def _succeeds(call: Callable[[], T], future: Future[T]) -> bool:
     try:
-        future.set_result(call())
+        result = call()
     except BaseException as error:  # noqa: BLE001 - the caller gets it
         future.set_exception(error)
+        return False
+    future.set_result(result)
+    return True

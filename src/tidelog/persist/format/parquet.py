@@ -78,18 +78,19 @@ class Encoding(TypedDict):
 
 def encoding_of(table: pa.Table) -> Encoding:
     """Return the best encoding for columns like those of a table."""
-    packed: list[str] = []
+    packed: set[str] = set()
+    others: set[str] = set()
     repeated: list[str] = []
     for field in table.schema:
         sampled = not _is_text(field.type) or _repeats(table.column(field.name))
         for path, dtype in _leaves(field.name, field.type):
-            if _is_number(dtype):
-                packed.append(path)
-            elif sampled and not pa.types.is_boolean(dtype) and not pa.types.is_floating(dtype):
+            (packed if _is_number(dtype) else others).add(path)
+            if sampled and not _has_own_encoding(dtype):
                 repeated.append(path)
     return Encoding(
         use_dictionary=repeated,
-        column_encoding=dict.fromkeys(packed, "DELTA_BINARY_PACKED"),
+        # A column "a.b" and the field b of a column "a" have the same path.
+        column_encoding=dict.fromkeys(packed - others, "DELTA_BINARY_PACKED"),
     )
 
 
@@ -108,6 +109,10 @@ def _leaves(path: str, dtype: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
         yield from _leaves(f"{path}.list.element", dtype.value_type)
     else:
         yield path, dtype
+
+
+def _has_own_encoding(dtype: pa.DataType) -> bool:
+    return _is_number(dtype) or pa.types.is_boolean(dtype) or pa.types.is_floating(dtype)
 
 
 def _is_number(dtype: pa.DataType) -> bool:

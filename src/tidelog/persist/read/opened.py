@@ -202,6 +202,8 @@ def _with_dictionary(metadata: pq.FileMetaData, schema: pa.Schema) -> list[str]:
     group = metadata.row_group(0)
     columns = [group.column(index) for index in range(group.num_columns)]
     texts = {field.name for field in schema if pa.types.is_string(field.type)}
+    # A name with a dot can also be the path of a nested field, which Arrow cannot decode so.
+    texts = {name for name in texts if "." not in name}
     return [
         column.path_in_schema
         for column in columns

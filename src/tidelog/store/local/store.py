@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
@@ -150,6 +151,13 @@ class _Read(NamedTuple):
     result: asyncio.Future[Any]
 
 
+class _Turn(threading.local):
+    """The reads that wait for the end of a turn: an event loop runs in one thread at a time."""
+
+    def __init__(self) -> None:
+        self.reads: list[_Read] = []
+
+
 class SharedTrips:
     """Runs reads in threads; small reads that begin in one turn of the event loop share a thread.
 
@@ -162,7 +170,7 @@ class SharedTrips:
         self._clock = clock
         self._recent: deque[int] = deque(maxlen=RECENT)  # Times of reads.
         self._alone = 0  # Reads under way with a thread each.
-        self._turn: list[_Read] = []
+        self._turn = _Turn()
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def run(self, read: Callable[[], T], size_bytes: Callable[[], int]) -> T:
@@ -171,13 +179,14 @@ class SharedTrips:
             return await self._run_alone(read)
         loop = asyncio.get_running_loop()
         result: asyncio.Future[T] = loop.create_future()
+        turn = self._turn
         # The turn of a loop that has ended never begins its trip.
-        if not self._turn or self._turn[0].result.get_loop() is not loop:
-            self._turn = []
-            loop.call_soon(self._begin, self._turn)
-        self._turn.append(_Read(read, size_bytes, result))
-        if len(self._turn) == TOGETHER_MAX:
-            self._turn = []
+        if not turn.reads or turn.reads[0].result.get_loop() is not loop:
+            turn.reads = []
+            loop.call_soon(self._begin, turn.reads)
+        turn.reads.append(_Read(read, size_bytes, result))
+        if len(turn.reads) == TOGETHER_MAX:
+            turn.reads = []
         return await result
 
     async def _run_alone(self, read: Callable[[], T]) -> T:
@@ -190,9 +199,8 @@ class SharedTrips:
             self._recent.append(self._clock.monotonic_us() - begun)
 
     def _begin(self, turn: list[_Read]) -> None:
-        if self._turn is turn:
-            self._turn = []
-        self._travel(turn)
+        self._travel(tuple(turn))
+        turn.clear()
 
     def _travel(self, reads: Sequence[_Read]) -> None:
         task = asyncio.create_task(self._trip(reads))
@@ -212,10 +220,10 @@ class SharedTrips:
         if done := len(reads) - outcomes.count(None):
             self._recent.append((self._clock.monotonic_us() - begun) // done)
         for read, outcome in zip(reads, outcomes, strict=True):
+            if read.result.done():
+                continue  # Its caller was cancelled.
             if outcome is None:
                 self._travel([read])
-            elif read.result.done():
-                continue  # Its caller was cancelled.
             elif outcome[1] is None:
                 read.result.set_result(outcome[0])
             else:
@@ -229,13 +237,10 @@ def _outcomes(
     end = clock.monotonic_us() + TRIP_US
     found: list[tuple[Any, BaseException | None] | None] = []
     for read in reads:
-        is_over = clock.monotonic_us() > end or read.size_bytes() > SMALL_BYTES
-        if is_over and len(reads) > 1:
-            found.append(None)
-            continue
         try:
-            found.append((read.work(), None))
-        except Exception as error:  # noqa: BLE001 - its caller gets it
+            is_over = clock.monotonic_us() > end or read.size_bytes() > SMALL_BYTES
+            found.append(None if is_over and len(reads) > 1 else (read.work(), None))
+        except BaseException as error:  # noqa: BLE001 - its caller gets it
             found.append((None, error))
     return found
 
