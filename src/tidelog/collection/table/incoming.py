@@ -57,6 +57,7 @@ from tidelog.store.port import Store
 T = TypeVar("T")
 Pieces = AsyncGenerator[pa.Table, None]
 STREAM_BYTES: Final = 256 * 1024 * 1024
+SMALL_ROWS: Final = 8_192
 
 
 async def or_altered(write: Awaitable[T], check_listed: Callable[[], Awaitable[None]]) -> T:
@@ -205,7 +206,7 @@ async def stream_of(
         UsageError: see `tidelog.collection.table.inputs.table_of`.
     """
     check_rows(rows)
-    if isinstance(rows, pa.Table | pa.RecordBatch) and rows.nbytes < SMALL_BYTES:
+    if isinstance(rows, pa.Table | pa.RecordBatch) and _stays_small(rows, schema):
         for piece in tables_of(rows, schema):
             yield piece  # This takes less time than to wake a thread.
         return
@@ -217,6 +218,20 @@ async def stream_of(
     async with aclosing(gathered(tables, STREAM_BYTES, clock)) as pieces:
         async for piece in pieces:
             yield piece
+
+
+def _stays_small(rows: pa.Table | pa.RecordBatch, schema: ShardSchema) -> bool:
+    """Return True if rows are small, and are still small with the columns of the table.
+
+    Some types take no space for a row, such as nulls, or little, such as words of a dictionary.
+    """
+    if rows.num_rows > SMALL_ROWS or rows.nbytes >= SMALL_BYTES:
+        return False
+    types = {field.name: field.type for field in schema.data}
+    return all(
+        pa.types.is_primitive(field.type) or field.type == types.get(field.name)
+        for field in rows.schema
+    )
 
 
 async def _arriving(
