@@ -155,6 +155,7 @@ class connect:  # noqa: N801  A caller awaits it like a function, so it is named
         consensus: str | None = None,
         cache: str | os.PathLike[str] | None = None,
         hedge: bool | None = None,
+        read_only: bool | None = None,
         clock: Clock | None = None,
         store: Store | None = None,
     ) -> None:
@@ -164,6 +165,7 @@ class connect:  # noqa: N801  A caller awaits it like a function, so it is named
             consensus=consensus,
             cache=cache,
             hedge=hedge,
+            read_only=read_only,
             clock=clock,
             store=store,
         )

@@ -15,6 +15,7 @@ import pytest
 import typer.main
 
 from kit.killed_commands import World
+from tidelog.cli.command import READS as PERMITTED
 from tidelog.cli.main import make_app
 
 # A killed process closes nothing.
@@ -275,6 +276,31 @@ def test_a_command_that_only_reads_writes_nothing(command: str, world: World) ->
     """A kill of a reading command leaves nothing behind."""
     done = world.copy().run(f"{command} {READS[command]}")
     assert (done.status, done.writes) == (0, 0), done.err
+
+
+@pytest.mark.parametrize("command", sorted(READS))
+def test_a_reading_command_works_through_a_read_only_connection(command: str, world: World) -> None:
+    """The connection refuses writes with an error, so the command has no need of one."""
+    done = world.copy().run(f"--read-only {command} {READS[command]}")
+    assert (done.status, done.writes) == (0, 0), done.err
+
+
+@pytest.mark.parametrize("command", sorted(CASES.keys() | ONE_STEP.keys() | {"verify"}))
+def test_a_read_only_connection_refuses_other_commands(command: str, world: World) -> None:
+    """The command is refused before any request, whatever it would find."""
+    line = f"{command} {ONE_STEP[command]}" if command in ONE_STEP else command
+    line, given = (CASES[command].line, CASES[command].given) if command in CASES else (line, b"")
+    done = world.copy().run(f"--read-only {line}", given=given)
+    if line.startswith("log export"):
+        assert done.status == 0, done.err
+        return
+    assert (done.status, done.requests) == (2, 0), done.err
+    assert "without --read-only" in done.err
+
+
+def test_a_read_only_connection_permits_the_commands_that_only_read() -> None:
+    """The page lists them, and a server and an export may run, too."""
+    assert section("Commands that only read") | {"serve", "log export"} == PERMITTED
 
 
 def finishing(command: str, number: int) -> list[str]:

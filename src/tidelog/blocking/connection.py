@@ -25,13 +25,15 @@ def connect(
     consensus: str | None = None,
     cache: str | os.PathLike[str] | None = None,
     hedge: bool | None = None,
+    read_only: bool | None = None,
 ) -> Location:
     """Connect to the location at a URL or a path; with ``create``, create it if it does not exist.
 
     ``consensus`` resolves concurrent commits. It is chosen when the location is created: ``store``
     (the default), ``sqlite:PATH`` or ``postgresql://...``.
     ``cache`` keeps parts that were read, in memory (``256MiB``) or in a folder. ``hedge`` sends
-    slow reads again.
+    slow reads again. With ``read_only``, the store and the consensus get no write, and each call
+    that writes raises UsageError.
 
     Raises:
         NoSuchLocation: no location exists at the URL.
@@ -39,7 +41,14 @@ def connect(
     """
     portal = Portal()
     try:
-        opened = open_location(url, create=create, consensus=consensus, cache=cache, hedge=hedge)
+        opened = open_location(
+            url,
+            create=create,
+            consensus=consensus,
+            cache=cache,
+            hedge=hedge,
+            read_only=read_only,
+        )
         return Location(portal, portal.run(opened))
     except BaseException:
         portal.close()

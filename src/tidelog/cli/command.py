@@ -13,6 +13,7 @@ import typer
 from tidelog.cli.output import say
 from tidelog.core.arguments import quoted
 from tidelog.errors import CorruptionError, UsageError
+from tidelog.store.wrappers.read_only import READ_ONLY_VARIABLE, told_read_only
 
 if TYPE_CHECKING:
     from tidelog.location import Location
@@ -44,6 +45,18 @@ Timeout = Annotated[
 ]
 
 
+_READS: Final = """
+read, changes, history, sql, inspect, scrub, serve, collection list, collection describe,
+table list, table describe, source list, source describe, source status, hold list, log scan,
+log follow, log list, log describe, log scrub, log export, log stream list, log cursor list,
+log pin list, keyed list, keyed describe, keyed scan, keyed follow, keyed count, keyed keys,
+keyed segments, keyed scrub, keyed checkpoint list, shard read, shard changes, shard list,
+shard describe, shard state, shard diffs, shard parts, shard usage
+"""
+# The commands that a read-only connection permits. `tidelog log export` writes to another place.
+READS: Final = frozenset(" ".join(_READS.split()).split(", "))
+
+
 class Damaged(CorruptionError):
     """Some logs or shards are damaged; the command has reported each."""
 
@@ -54,8 +67,10 @@ def location_url(context: typer.Context, *, is_lasting: bool = True) -> str:
     ``is_lasting`` is False for a command that creates all its data itself.
 
     Raises:
-        UsageError: the user gave no location, or one whose data would vanish with the command.
+        UsageError: the user gave no location, or one whose data would vanish with the command; or
+            the command writes, and the connection is read-only.
     """
+    refuse_write(context.command_path.partition(" ")[2])
     url: str | None = context.find_root().obj
     if not url:
         raise UsageError(
@@ -65,6 +80,19 @@ def location_url(context: typer.Context, *, is_lasting: bool = True) -> str:
     if is_lasting and url.lower().startswith("memory:"):
         raise UsageError("memory:// ends with the command: use a path, file:// or s3://")
     return url
+
+
+def refuse_write(command: str) -> None:
+    """Refuse a command that writes, if the user asked for a read-only connection.
+
+    Raises:
+        UsageError: see above.
+    """
+    if command not in READS and told_read_only(None):
+        raise UsageError(
+            f"the connection is read-only: run 'tidelog {command}' without --read-only, and "
+            f"without {READ_ONLY_VARIABLE}=on in the environment"
+        )
 
 
 def on_location(

@@ -43,6 +43,7 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
+from tidelog.store.wrappers.read_only import READ_ONLY_VARIABLE
 
 DONE, FAILED, MISUSED, STORE_FAILED = 0, 1, 2, 3
 
@@ -70,6 +71,10 @@ _HINTS: Final = (
     (
         "no such option: --location",
         "write it before the command: tidelog --location URL COMMAND ...",
+    ),
+    (
+        "no such option: --read-only",
+        "write it before the command: tidelog --read-only COMMAND ...",
     ),
     ("tidelog hold move: unexpected argument", "pass the new time as --at TIME"),
     ("tidelog table delete: unexpected argument", "pass a file of keys as --keys FILE"),
@@ -159,6 +164,8 @@ _VERBS: Final = {
     **dict.fromkeys(("verify", "demo"), "verify"),
 }
 _PLACES: Final = ("--location", "--consensus")  # Options with a value, before the verb.
+_FLAG: Final = "--read-only"  # The option without a value there.
+_SET_HERE: Final = (ENVIRONMENT, READ_ONLY_VARIABLE)
 _GROUPS: Final = {
     "collection": "collection",
     "table": "table",
@@ -221,6 +228,13 @@ def options(
             "An existing location needs it only for a password, or after a move of the database.",
         ),
     ] = None,
+    read_only: Annotated[
+        bool,
+        typer.Option(
+            "--read-only",
+            help="Send only reads and listings to the location. A command that writes is refused.",
+        ),
+    ] = False,
     version: Annotated[  # noqa: ARG001  Typer runs the callback only for a declared parameter.
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
@@ -231,6 +245,8 @@ def options(
     if consensus is not None:
         # All locations that this process opens read it, and so do child processes.
         os.environ[ENVIRONMENT] = consensus
+    if read_only:
+        os.environ[READ_ONLY_VARIABLE] = "on"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -244,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError:
         say("tidelog: the working directory no longer exists: change to another one (cd)")
         return MISUSED
-    told = os.environ.get(ENVIRONMENT)
+    told = {name: os.environ[name] for name in _SET_HERE if name in os.environ}
     try:
         _run(given)
         return DONE
@@ -267,10 +283,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _tell_unforeseen(error)
         return FAILED
     finally:
-        # The option must not apply to the next command in the same process.
-        os.environ.pop(ENVIRONMENT, None)
-        if told is not None:
-            os.environ[ENVIRONMENT] = told
+        # The options must not apply to the next command in the same process.
+        for name in _SET_HERE:
+            os.environ.pop(name, None)
+        os.environ.update(told)
 
 
 def _leave_at_once(status: int) -> None:
@@ -327,8 +343,8 @@ def _keep_short_help_whole(group: Any) -> None:
 def _verb_of(arguments: Sequence[str]) -> str | None:
     """Return the verb or the group of verbs that the arguments name; None if it is unclear."""
     rest = list(arguments)
-    while rest and rest[0].partition("=")[0] in _PLACES:
-        del rest[: 1 if "=" in rest[0] else 2]
+    while rest and (rest[0] == _FLAG or rest[0].partition("=")[0] in _PLACES):
+        del rest[: 1 if rest[0] == _FLAG or "=" in rest[0] else 2]
     # To import and build one verb takes a third of the time of all verbs.
     is_known = bool(rest) and (rest[0] in _VERBS or rest[0] in _GROUPS)
     return rest[0] if is_known and _COMPLETE not in os.environ else None

@@ -15,6 +15,7 @@ from tidelog.cli.command import AsJson, location_url
 from tidelog.cli.keyed.arguments import check_keyed
 from tidelog.cli.output import say, show
 from tidelog.errors import NoSuchLog, UsageError
+from tidelog.store.wrappers.read_only import told_read_only
 
 if TYPE_CHECKING:
     from tidelog.server.app import ServerState
@@ -93,7 +94,7 @@ def serve(
         int, typer.Option(min=0, max=65_535, metavar="PORT", help="The port; 0 is any free port.")
     ] = 8080,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Refuse appends, and never become a log's writer.")
+        bool, typer.Option("--read-only", help="Refuse appends, and write nothing to the location.")
     ] = False,
     visibility: Annotated[
         str,
@@ -144,7 +145,7 @@ def serve(
         host=host,
         port=port,
         log=log,
-        read_only=read_only,
+        read_only=read_only or told_read_only(None),
         visibility=visibility,
         as_json=as_json,
     )
@@ -199,7 +200,7 @@ async def _serve(
 
     # Uvicorn logs a warning for each invalid request, and any client can send a flood of them.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    place = await open_location(url)
+    place = await open_location(url, read_only=options.read_only or None)
     if options.log is not None and options.log not in await place.keyed.list():
         raise NoSuchLog(
             f"no keyed log named {options.log!r}: create it first (tidelog keyed create "

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidelog.cli.command import AsJson, location_url
+from tidelog.cli.command import AsJson, location_url, refuse_write
 from tidelog.cli.engine import Conf, LateSession, Master, check_engine, parse_conf
 from tidelog.cli.output import (
     Field,
@@ -256,6 +256,7 @@ def demo(
     """
     from tidelog.demo import run_demo
 
+    refuse_write("demo")
     # A wrong option must fail before the demo deletes the earlier one.
     if engine not in ("spark", "local"):
         raise UsageError(f"--engine must be spark or local, not {engine!r}")

@@ -58,10 +58,12 @@ from tidelog.persist.states.state import State
 from tidelog.persist.transactions.reading import complete_states
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.store.port import Store
+from tidelog.store.wrappers.read_only import refuses_writes
 
 _log = logging.getLogger(__name__)
 
 
+@refuses_writes()
 @dataclass(slots=True, kw_only=True)
 class Collection:
     """A handle of one collection. Its reads are definite: at one time, each has the same result."""

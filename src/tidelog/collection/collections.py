@@ -19,8 +19,10 @@ from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.store.port import Store
+from tidelog.store.wrappers.read_only import refuses_writes
 
 
+@refuses_writes()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collections:
     """All collections of a location."""

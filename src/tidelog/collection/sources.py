@@ -34,8 +34,10 @@ from tidelog.core.clock import Clock
 from tidelog.errors import UsageError
 from tidelog.persist.handle.argument_checks import check_flag
 from tidelog.store.port import Store
+from tidelog.store.wrappers.read_only import refuses_writes
 
 
+@refuses_writes()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """All sources of a location."""

@@ -64,6 +64,7 @@ from tidelog.persist.states.holding import HISTORY_HOLD
 from tidelog.persist.states.state import Token
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.store.port import Store
+from tidelog.store.wrappers.read_only import refuses_writes
 
 T = TypeVar("T")
 AT_ONCE: Final = 8
@@ -78,6 +79,7 @@ def table_transactions(
     return Transactions(name=TABLES, store=store, consensus=consensus, clock=clock, label=label)
 
 
+@refuses_writes()
 @dataclass(slots=True, kw_only=True, repr=False)
 class Table(Collection):
     """A handle of one table: the reads of a collection, and writes."""
@@ -369,6 +371,7 @@ class Table(Collection):
         return commits_of(counts, self.states, f"{self.info.rendition}/")
 
 
+@refuses_writes()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
     """All tables of a location."""

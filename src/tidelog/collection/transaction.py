@@ -60,6 +60,7 @@ from tidelog.persist.states.state import Token
 from tidelog.persist.states.transition import AppendResult, Verdict
 from tidelog.persist.transactions.committing import NextTime, commit_rows, earliest_time, rows_at
 from tidelog.persist.transactions.next_time import Reads, moved_since
+from tidelog.store.wrappers.read_only import refuses_writes
 
 T = TypeVar("T")
 TRIES_MAX: Final = 50
@@ -99,6 +100,7 @@ class _WithUpdates:
             yield some
 
 
+@refuses_writes("tables.store")
 @dataclass(slots=True, kw_only=True)
 class TableTransaction:
     """A transaction over tables; use it in ``async with``, which commits it at the end.

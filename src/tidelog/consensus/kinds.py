@@ -111,11 +111,18 @@ async def check_there(place: ConsensusPlace, *, clock: Clock) -> None:
 
 
 def open_consensus(
-    place: ConsensusPlace, *, location: str, store: Store, clock: Clock, founded: bool = False
+    place: ConsensusPlace,
+    *,
+    location: str,
+    store: Store,
+    clock: Clock,
+    founded: bool = False,
+    read_only: bool = False,
 ) -> Copies:
     """Return the consensus at a place, without any I/O.
 
-    If the location was ``founded`` (see `Copies`), a database without its sign is refused.
+    If the location was ``founded`` (see `Copies`), a database without its sign is refused. With
+    ``read_only``, a database is opened for reading only.
 
     ``location`` is an id. It separates the location's records from those of other locations, and
     from records left behind by an earlier move. It is empty if consensus was always in the store.
@@ -123,17 +130,21 @@ def open_consensus(
     if place.kind == STORE:
         root = f"{ROOT}-{location}" if location else ROOT
         return StoreConsensus(store=store, clock=clock, root=root)
-    database = _database(place, clock=clock, make=not founded)
+    database = _database(place, clock=clock, make=not founded, read_only=read_only)
     return SqlConsensus(database=database, location=location, clock=clock, founded=founded)
 
 
-def _database(place: ConsensusPlace, *, clock: Clock, make: bool) -> Database:
+def _database(
+    place: ConsensusPlace, *, clock: Clock, make: bool, read_only: bool = False
+) -> Database:
     # Import the driver only if it is used: most locations have their consensus in the store.
     if place.kind == SQLITE:
-        from tidelog.consensus.sqlite import sqlite_database
+        from tidelog.consensus.sqlite import ReadOnlyFile, sqlite_database
 
         path = Path(place.url.removeprefix("sqlite:"))
+        if read_only:
+            return ReadOnlyFile(path=path, clock=clock)
         return sqlite_database(path, clock=clock, make=make)
     from tidelog.consensus.postgres import postgres_database
 
-    return postgres_database(place.url, told=place.told, clock=clock)
+    return postgres_database(place.url, told=place.told, clock=clock, read_only=read_only)

@@ -29,10 +29,15 @@ _REFUSED_SO: Final = ("no password supplied", "authentication failed", "does not
 _IN_USE: Final = ("23505", "42P07")  # Another process created the table concurrently.
 
 
-def postgres_database(url: str, *, told: str, clock: Clock) -> OneConnection:
+def postgres_database(
+    url: str, *, told: str, clock: Clock, read_only: bool = False
+) -> OneConnection:
     """Return a database of a server; ``url`` may have a password, ``told`` must not."""
     return OneConnection(
-        connect=partial(_connect, url), execute=_execute, told=partial(_error_of, told), clock=clock
+        connect=partial(_connect_to_read if read_only else _connect, url),
+        execute=_execute,
+        told=partial(_error_of, told),
+        clock=clock,
     )
 
 
@@ -53,6 +58,18 @@ def _connect(url: str) -> psycopg.Connection[Any]:
     return made
 
 
+def _connect_to_read(url: str) -> psycopg.Connection[Any]:
+    made: psycopg.Connection[Any] = _driver().connect(url, autocommit=True, **_SETTINGS)
+    made.read_only = True
+    try:
+        # The server then refuses each change. The attribute alone applies to no autocommit.
+        made.execute("SET default_transaction_read_only = on")
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
 def _make_table(connection: psycopg.Connection[Any]) -> None:
     driver = _driver()
     try:
@@ -65,7 +82,12 @@ def _make_table(connection: psycopg.Connection[Any]) -> None:
 def _execute(
     connection: psycopg.Connection[Any], statement: str, values: dict[str, object]
 ) -> Rows:
-    rows: Rows = connection.execute(statement.encode(), values).fetchall()
+    try:
+        rows: Rows = connection.execute(statement.encode(), values).fetchall()
+    except _driver().errors.UndefinedTable:
+        if not connection.read_only:
+            raise
+        return []  # Another connection creates the table before the location's first record.
     return rows
 
 

@@ -50,6 +50,7 @@ from tidelog.keyed.values import (
 from tidelog.keyed.write.arrow import batches_of, check_lengths
 from tidelog.keyed.write.pending import OrderedRecords, PendingAppends
 from tidelog.machine.language import Decision
+from tidelog.store.wrappers.read_only import refuses_writes
 from tidelog.wal.slot_log import SlotLog
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ TRIES: Final = 100
 OPENING_SLOTS: Final = 2  # A fence, and the first batch.
 
 
+@refuses_writes("state_handle.store")
 @dataclass(kw_only=True, repr=False, eq=False)
 class KeyedLog(KeyedReader, KeyedWrites):
     """A handle for writing and reading.

@@ -35,6 +35,7 @@ from tidelog.keyed.states.transition import check_living, decide_create, decide_
 from tidelog.keyed.values import MEMORY, Retention, Sealing, check_settings
 from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
+from tidelog.store.wrappers.read_only import is_read_only, refuses_writes
 from tidelog.wal.admin.destroy import destroy_log
 from tidelog.wal.append.batching import Batching
 from tidelog.wal.logs import log_folder
@@ -45,6 +46,7 @@ T = TypeVar("T")
 TRIES = 5
 
 
+@refuses_writes()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedLogs:
     """All keyed logs of a store.
@@ -256,7 +258,8 @@ class KeyedLogs:
         try:
             return await opened()
         except NoSuchLog:
-            if state_handle.state.origin is not None or state_handle.state.compacted > 1:
+            is_used = state_handle.state.origin is not None or state_handle.state.compacted > 1
+            if is_used or is_read_only(self.store):
                 raise
             with suppress(NameTaken):
                 await create_log(

@@ -22,6 +22,7 @@ from tidelog.consensus.kinds import (
     parse_consensus,
 )
 from tidelog.consensus.port import ENVIRONMENT, Consensus
+from tidelog.consensus.read_only import ReadOnlyConsensus
 from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock, SystemClock
 from tidelog.errors import (
@@ -37,6 +38,11 @@ from tidelog.machine.guarded import GuardedConsensus
 from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store, url_text
+from tidelog.store.wrappers.read_only import (
+    is_read_only,
+    refuses_writes,
+    told_read_only,
+)
 from tidelog.store.wrapping import (
     NOTHING_TOLD,
     WrappedStores,
@@ -76,6 +82,7 @@ _OBJECT: Final = re.compile(r"shard/[^/]+/(part/[0-9a-f]{8}|rollup)/")
 T = TypeVar("T")
 
 
+@refuses_writes()
 @dataclass(slots=True, kw_only=True)
 class Location:
     """An open location: its URL, and the namespaces of its logs, shards and collections.
@@ -359,6 +366,7 @@ async def open_location(
     consensus: str | None = None,
     cache: str | os.PathLike[str] | None = None,
     hedge: bool | None = None,
+    read_only: bool | None = None,
     clock: Clock | None = None,
     store: Store | None = None,
 ) -> Location:
@@ -371,6 +379,8 @@ async def open_location(
     ``cache`` keeps parts that were read: a size in memory (``256MiB``), a folder, or ``off``.
     ``hedge`` sends slow reads again. A cloud URL may have both (``?cache=256MiB&hedge=on``), as may
     the environment variables ``TIDELOG_CACHE`` and ``TIDELOG_HEDGE``.
+    With ``read_only``, or ``TIDELOG_READ_ONLY=on`` in the environment, the store and the consensus
+    get no write, and each call that writes raises UsageError.
     The first process probes the store, when it creates the location.
 
     Raises:
@@ -384,9 +394,11 @@ async def open_location(
     url, in_url = split_wrapping(url_text(url))
     given, around = told_wrapping(cache=cache, hedge=hedge, environment=os.environ)
     wrapping = given.otherwise(in_url).otherwise(around)
+    reads_only = told_read_only(read_only, create=create)
     asked = consensus or os.environ.get(ENVIRONMENT)
     place = None if asked is None else parse_consensus(asked)
-    stores = wrap(store or open_store(url, clock=clock, create=create), wrapping, clock=clock)
+    opened_store = store or open_store(url, clock=clock, create=create)
+    stores = wrap(opened_store, wrapping, clock=clock, read_only=reads_only)
     metered = stores.meter
     try:
         data = (await metered.get(MARKER)).data
@@ -409,13 +421,19 @@ async def open_location(
         check_same(place, marker.consensus, marker.consensus_at)
     known = place or parse_consensus(marker.consensus_at or marker.consensus)
     opened = GuardedConsensus(
-        inner=open_consensus(
-            known, location=marker.id, store=stores.fresh, clock=clock, founded=True
-        ),
+        inner=_consensus_at(known, marker.id, stores.fresh, clock),
         moves=MarkMoves(store=metered, clock=clock, moves=marker.moves),
         clock=clock,
     )
     return Location(url=url, stores=stores, consensus=opened, clock=clock, wrapping=wrapping)
+
+
+def _consensus_at(place: ConsensusPlace, id: str, store: Store, clock: Clock) -> Consensus:
+    reads_only = is_read_only(store)
+    found = open_consensus(
+        place, location=id, store=store, clock=clock, founded=True, read_only=reads_only
+    )
+    return ReadOnlyConsensus(found) if reads_only else found
 
 
 async def _read_new_marker(store: Store) -> bytes | None:

@@ -25,10 +25,12 @@ from tidelog.persist.states.holding import HISTORY_HOLD
 from tidelog.persist.states.state import Diff, State
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.store.port import Store
+from tidelog.store.wrappers.read_only import refuses_writes
 
 NAMES_SHOWN = 20
 
 
+@refuses_writes()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shards:
     """All shards that users created; other processes open the store by ``location_url``."""

@@ -20,6 +20,7 @@ from tidelog.spark.datasource import register_source
 from tidelog.spark.overlay_frame import overlay_frame, overlay_of
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.shard_frame import can_scan, is_plain, quoted, scan_of_parts
+from tidelog.store.wrappers.read_only import is_read_only, write_refused
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +42,7 @@ async def frame_of_contents(
 
     Raises:
         UsageError: the selection has a limit, the store is this process's memory, Spark has no
-            type for a column, or ``hold`` is not a duration.
+            type for a column, or ``hold`` is not a duration, or the connection is read-only.
         SchemaEvolved: a column of the handle was dropped; open the collection again.
         AsOfBeforeSince, LocationError: see `Collection.refresh`.
     """
@@ -51,6 +52,8 @@ async def frame_of_contents(
             "DataFrame",
             limit=selection.limit,
         )
+    if hold is not None and is_read_only(collection.store):
+        raise write_refused()  # The frame has a connection of its own, which would place the hold.
     await collection.refresh()  # Parts named by an old state may be deleted.
     collection.check_since(as_of)
     schema = collection.served(collection.schema)

@@ -34,6 +34,7 @@ from tidelog.spark.reach import check_once
 from tidelog.spark.ship import ship
 from tidelog.spark.tasks import tasks_of
 from tidelog.spark.worker import use_one_core
+from tidelog.store.wrappers.read_only import is_read_only
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +88,8 @@ class SparkChecker:
         url = url_for_executors(self.location_url, shard.store)
         ship(self.spark)
         tasks = tasks_of(self.spark)
-        await check_once(self.spark, tasks, url, self._checked, clock=shard.clock)
+        if not is_read_only(shard.store):  # The check writes an object.
+            await check_once(self.spark, tasks, url, self._checked, clock=shard.clock)
         shares = list(groups_by_size(checks, lambda one: one.part.size_bytes, most=TASK_BYTES))
         numbered = list(enumerate(shares))
         work = partial(check_shares, location_url=url)

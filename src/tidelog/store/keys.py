@@ -171,6 +171,10 @@ class Within:
     def url(self) -> str:
         return f"{self._store.url.rstrip('/')}/{self._prefix.rstrip('/')}"
 
+    @property
+    def is_read_only(self) -> bool:
+        return bool(getattr(self._store, "is_read_only", False))
+
     async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
         return await self._store.get(self._readable(key), start=start, limit=limit)
 

@@ -6,9 +6,9 @@ without these options, because they state where this process keeps copies, not w
 place on disk takes none in its URL, because its name may contain a ``?``.
 
 Invariants: the order is ``CachedStore(HedgedStore(MeteringStore(store)))``, so the meter counts the
-requests sent. Only parts are cached, because a part's name is never used again. A late writer may
-create a collected slot of a log again, and consensus objects are replaced, so caching them would be
-wrong. Puts are sent once.
+requests sent. A read-only connection has a `ReadOnlyStore` below them. Only parts are cached,
+because a part's name is never used again. A late writer may create a collected slot of a log again,
+and consensus objects are replaced, so caching them would be wrong. Puts are sent once.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tidelog.store.urls import CLOUD_SCHEMES, open_store, split_query, url_text
 from tidelog.store.wrappers.cached import CachedStore, CacheSize
 from tidelog.store.wrappers.hedged import HedgedStore
 from tidelog.store.wrappers.metered import MeteringStore
+from tidelog.store.wrappers.read_only import ReadOnlyStore
 
 CACHE_VARIABLE: Final = "TIDELOG_CACHE"
 HEDGE_VARIABLE: Final = "TIDELOG_HEDGE"
@@ -153,9 +154,11 @@ def told_wrapping(
     return Wrapping(cache=given, hedge=hedge), _wrapping_of(values)
 
 
-def wrap(store: Store, wrapping: Wrapping, *, clock: Clock) -> WrappedStores:
+def wrap(
+    store: Store, wrapping: Wrapping, *, clock: Clock, read_only: bool = False
+) -> WrappedStores:
     """Wrap a store. This sends and creates nothing."""
-    meter = MeteringStore(store, clock=clock)
+    meter = MeteringStore(ReadOnlyStore(store) if read_only else store, clock=clock)
     fresh: Store = HedgedStore(meter, clock=clock) if wrapping.hedge else meter
     if wrapping.cache in (None, OFF):
         return WrappedStores(fresh, fresh, meter)

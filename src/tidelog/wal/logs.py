@@ -24,6 +24,7 @@ from tidelog.store.keys import Within
 from tidelog.store.listing import first_entry, folders_below
 from tidelog.store.port import Store
 from tidelog.store.urls import store_at
+from tidelog.store.wrappers.read_only import refuses_writes
 from tidelog.wal.admin.copy import copy_log
 from tidelog.wal.admin.destroy import DropReport, destroy_log
 from tidelog.wal.admin.fork import Fork
@@ -50,6 +51,7 @@ from tidelog.wal.slot_protocol.stream_history import streams_at
 LOGS: Final = "log/"
 
 
+@refuses_writes()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logs:
     """All logs below ``log/`` of a store. ``writer`` is a name for people."""

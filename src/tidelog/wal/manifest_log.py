@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidelog.core.arguments import quoted
 from tidelog.errors import ObjectNotFound, UsageError
+from tidelog.store.wrappers.read_only import refuses_writes
 from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
 from tidelog.wal.format.manifest import MANIFEST
@@ -33,6 +34,7 @@ from tidelog.wal.scrub.tree_scrub import scrub
 from tidelog.wal.slot_protocol.seek import first_at
 
 
+@refuses_writes()
 @dataclass(slots=True, kw_only=True, repr=False)
 class ManifestLog(Log):
     """A log of manifest commits, with exactly the bytes of Chroma's wal3."""

@@ -13,6 +13,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from tidelog.errors import ObjectNotFound
+from tidelog.store.wrappers.read_only import refuses_writes
 from tidelog.wal.append.work import PlacedRecords
 from tidelog.wal.format.epoch_chain import Seal
 from tidelog.wal.format.fragment import Fragment
@@ -31,6 +32,7 @@ from tidelog.wal.slot_protocol.seek import position_at
 from tidelog.wal.slot_protocol.writer import SlotWriter
 
 
+@refuses_writes()
 @dataclass(slots=True, kw_only=True, repr=False)
 class SlotLog(Log):
     """A log of slot commits: one round trip per append, several in flight, one writer at a time."""

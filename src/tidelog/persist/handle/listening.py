@@ -31,7 +31,8 @@ from tidelog.persist.read.reader import parts_between
 from tidelog.persist.read.selection import CheckedSelection, RowSelection
 from tidelog.persist.states.evolution import served_schema
 from tidelog.persist.states.state import State
-from tidelog.persist.transactions.applier import applier_of
+from tidelog.persist.transactions.applier import applier_of, complete_state
+from tidelog.store.wrappers.read_only import is_read_only
 
 T = TypeVar("T")
 REACHES_MAX: Final = 6
@@ -243,7 +244,12 @@ def not_complete(time: int, upper: Frontier) -> AsOfNotComplete:
 
 
 async def caught_up(shard: ShardHandle, time: int | None = None) -> State:
-    """Return a shard's state; if it is registered, apply its transactions up to ``time`` first."""
+    """Return a shard's state; if it is registered, apply its transactions up to ``time`` first.
+
+    A read-only connection applies them to the returned state only.
+    """
+    if is_read_only(shard.store):
+        return await complete_state(shard)
     if shard.state.registered.name:
         await applier_of(shard).catch_up(shard, time)
     return await shard.refresh()

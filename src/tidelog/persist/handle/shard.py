@@ -64,6 +64,7 @@ from tidelog.persist.states.state import Diff, ShardLanguage, State, Token
 from tidelog.persist.states.transition import AppendResult, Verdict
 from tidelog.persist.write.writer import PartWriter
 from tidelog.store.port import Store
+from tidelog.store.wrappers.read_only import is_read_only, refuses_writes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,6 +77,7 @@ INLINE_STATE_BYTES_MAX = 256 * 1024
 LEASE_US = 900_000_000
 
 
+@refuses_writes()
 @dataclass(slots=True, kw_only=True)
 class Shard:
     """One shard. A writer needs a ``schema``, unless the shard exists and has its own.
@@ -288,7 +290,9 @@ class Shard:
         checked = None if self.schema is None else asked.check(self.schema)
         state = await self.wait_for_upper(as_of, wait=wait, timeout_us=timeout_us)
         checked = checked or asked.check(served_schema(state, self.schema))
-        found = self.snapshot_of(state, as_of, checked)
+        # The state of a registered shard gets its transactions from another connection.
+        newest = partial(self.wait_for_upper, as_of) if is_read_only(self.store) else None
+        found = self.snapshot_of(state, as_of, checked, newest=newest)
         self.report_before_data(as_of)
         return found
 

@@ -28,6 +28,7 @@ from tidelog.persist.transactions.lost import check_has_commits, check_is_known
 from tidelog.persist.transactions.port import TransactionsHandle
 from tidelog.persist.transactions.state import TransactionState
 from tidelog.persist.transactions.transition import table_of
+from tidelog.store.wrappers.read_only import is_read_only
 
 SHARDS_AT_ONCE: Final = 8
 
@@ -46,6 +47,8 @@ async def snapshot(
 
     async def caught_up() -> State:
         await transactions.refresh()
+        if is_read_only(shard.store):
+            return await read_committed(transactions, name, until=as_of + 1)
         await transactions.applier.catch_up(shard, as_of)
         return await shard.refresh()
 
@@ -154,7 +157,8 @@ async def _wait_for_upper(
             return Frontier.at(upper)
         elif name not in state.tables:
             # Another process may have begun to forget the shard, and died.
-            await transactions.applier.forget(name)
+            if not is_read_only(transactions.shard(name).store):
+                await transactions.applier.forget(name)
             return None
         return NotYet(Frontier.at(upper or 0))
 

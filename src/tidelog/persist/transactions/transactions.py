@@ -66,11 +66,13 @@ from tidelog.persist.transactions.transition import (
     decide_tidy,
 )
 from tidelog.store.port import Store
+from tidelog.store.wrappers.read_only import refuses_writes
 
 PENDING_MAX = 256  # A commit first applies the pending transactions if the state has this many.
 TRIES_MAX = 20
 
 
+@refuses_writes()
 @dataclass(slots=True, kw_only=True)
 class Transactions:
     """A transaction shard. Opening it does no I/O; its first change creates it.

@@ -36,6 +36,7 @@ from tidelog.store.local.files import location_error
 from tidelog.store.port import Entry, Object, Store
 from tidelog.store.wrappers.cached_disk import Directory
 from tidelog.store.wrappers.metered import Usage, usage_of
+from tidelog.store.wrappers.read_only import is_read_only
 
 T = TypeVar("T")
 _Range = tuple[str, int, int | None]
@@ -112,6 +113,10 @@ class CachedStore:
     @property
     def url(self) -> str:
         return self._store.url
+
+    @property
+    def is_read_only(self) -> bool:
+        return is_read_only(self._store)
 
     def usage(self) -> Usage:
         """Return the usage of the wrapped store so far."""

@@ -47,6 +47,7 @@ from tidelog.store.wrappers.hedging import (
     settle,
 )
 from tidelog.store.wrappers.metered import Usage, usage_of
+from tidelog.store.wrappers.read_only import is_read_only
 
 T = TypeVar("T")
 
@@ -97,6 +98,10 @@ class HedgedStore:
     @property
     def url(self) -> str:
         return self._store.url
+
+    @property
+    def is_read_only(self) -> bool:
+        return is_read_only(self._store)
 
     def usage(self) -> Usage:
         """Return the usage of the wrapped store so far."""

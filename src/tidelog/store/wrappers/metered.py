@@ -16,6 +16,7 @@ from tidelog.errors import ContentionError, CorruptionError, LocationError
 from tidelog.store.listing import ListsFolders
 from tidelog.store.port import Entry, Object, Store
 from tidelog.store.prices import PRICES
+from tidelog.store.wrappers.read_only import is_read_only
 
 PAGE_ENTRIES = 1_000  # The entries that one request lists or deletes, at most.
 
@@ -111,6 +112,10 @@ class MeteringStore:
     @property
     def url(self) -> str:
         return self._store.url
+
+    @property
+    def is_read_only(self) -> bool:
+        return is_read_only(self._store)
 
     def usage(self) -> Usage:
         """Return the usage so far; later requests do not change the result."""
