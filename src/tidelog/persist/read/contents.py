@@ -39,7 +39,7 @@ from tidelog.store.port import Store
 # The stored bytes of parts; decoded they are several times as large.
 IN_MEMORY_BYTES: Final = 8 * 1024 * 1024
 SINGLE_VALUE_BYTES_MAX: Final = 4 * 1024 * 1024
-GROUPS_DECODED: Final = 8  # By one thread; a part has up to some dozens of groups.
+GROUPS_DECODED: Final = 4  # By one thread; a part has up to some dozens of groups.
 ONES_ROWS: Final = 65_536
 LAYERED_ROWS_MAX: Final = 8_000_000  # They are in memory twice.
 
