@@ -287,3 +287,26 @@ async def test_pieces_are_there_once_whenever_their_writer_was_killed(
             break
         kills += 1
     assert kills >= 3
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["rows", "async"])
+async def test_a_merge_refuses_rows_without_a_column_that_it_compares(is_async: bool) -> None:
+    """A misspelled column would otherwise match nothing, without an error."""
+    table = await (await new_lake()).tables.create("t", SCHEMA)
+    await table.insert([{"a": 1, "b": "old"}])
+
+    async def arriving() -> AsyncIterator[pa.Table]:
+        yield pa.table({"a": [1]})
+
+    async def merge(rows: object) -> int:
+        return await table.merge(rows, on=["b"], when_matched="delete", when_not_matched="ignore")
+
+    given: list[object] = [[{"a": 1}], pa.table({"a": [1]}), arriving() if is_async else [{"a": 2}]]
+    for rows in given:
+        with pytest.raises(UsageError, match="the rows have no column 'b'"):
+            await merge(rows)
+    await merge([])
+    await merge(pa.table({"a": pa.array([], pa.int64())}))
+    await merge([{"a": 1}, {"a": 9, "b": "old"}])
+
+    assert (await (await table.snapshot()).to_arrow()).num_rows == 0

@@ -7,7 +7,7 @@ a write by key replaces. A merge that must choose among its rows keeps them in a
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -101,7 +101,8 @@ class IncomingRows:
     async def merge(self, rows: object, rule: MergeRule) -> int:
         """Merge rows; return the time as of which the result is visible."""
         schema = self._schema
-        async with aclosing(stream_of(rows, rule.given(schema), self._clock)) as pieces:
+        stream = stream_of(rows, rule.given(schema), self._clock, needed=rule.columns)
+        async with aclosing(stream) as pieces:
             begun = await _begun(pieces)
             if len(begun) > 1 and rule.is_upsert(schema):
                 return await self._put_staged(_all(begun, pieces), UPSERT)
@@ -198,7 +199,7 @@ async def _all(begun: list[pa.Table], rest: Pieces) -> Pieces:
 
 
 async def stream_of(
-    rows: object, schema: ShardSchema, clock: Clock
+    rows: object, schema: ShardSchema, clock: Clock, *, needed: Sequence[str] = ()
 ) -> AsyncGenerator[pa.Table, None]:
     """Yield rows in pieces of about `STREAM_BYTES`; an async iterable of tables is accepted, too.
 
@@ -207,13 +208,13 @@ async def stream_of(
     """
     check_rows(rows)
     if isinstance(rows, pa.Table | pa.RecordBatch) and _stays_small(rows, schema):
-        for piece in tables_of(rows, schema):
+        for piece in tables_of(rows, schema, needed=needed):
             yield piece  # This takes less time than to wake a thread.
         return
     tables = (
-        _arriving(rows, schema, clock)
+        _arriving(rows, schema, clock, needed)
         if isinstance(rows, AsyncIterable)
-        else tables_of(rows, schema)
+        else tables_of(rows, schema, needed=needed)
     )
     async with aclosing(gathered(tables, STREAM_BYTES, clock)) as pieces:
         async for piece in pieces:
@@ -235,10 +236,10 @@ def _stays_small(rows: pa.Table | pa.RecordBatch, schema: ShardSchema) -> bool:
 
 
 async def _arriving(
-    rows: AsyncIterable[object], schema: ShardSchema, clock: Clock
+    rows: AsyncIterable[object], schema: ShardSchema, clock: Clock, needed: Sequence[str]
 ) -> AsyncGenerator[pa.Table, None]:
     first = 0
     async for one in rows:
         piece = arrow_table(one)
-        yield await clock.offload(partial(fitting, piece, schema, first=first))
+        yield await clock.offload(partial(fitting, piece, schema, first=first, needed=needed))
         first += piece.num_rows

@@ -82,17 +82,30 @@ def _listed(keys: Any) -> list[object]:
     return keys.to_pylist() if isinstance(keys, pa.Array | pa.ChunkedArray) else list(keys)
 
 
-def tables_of(rows: object, schema: ShardSchema) -> Iterator[pa.Table]:
-    """Yield rows in pieces, each as in `table_of`; a reader may be larger than memory."""
+def tables_of(
+    rows: object, schema: ShardSchema, *, needed: Sequence[str] = ()
+) -> Iterator[pa.Table]:
+    """Yield rows in pieces, each as in `table_of`; a reader may be larger than memory.
+
+    Rows without one of the ``needed`` columns are refused.
+    """
     first = 0
     for piece in pieces_of(rows, schema.data):
-        yield fitting(piece, schema, first=first)
+        yield fitting(piece, schema, first=first, needed=needed)
         first += piece.num_rows
 
 
-def fitting(piece: pa.Table, schema: ShardSchema, *, first: int) -> pa.Table:
+def fitting(
+    piece: pa.Table, schema: ShardSchema, *, first: int, needed: Sequence[str] = ()
+) -> pa.Table:
     """Return a piece with the columns and types of ``schema``; its first row is ``first``."""
     check_known(piece.column_names, schema.data)
+    for name in needed:
+        if piece.num_rows and name not in piece.column_names:
+            raise UsageError(
+                f"the rows have no column {name!r}, so none of them can match: add the column, or "
+                "compare other columns (on=)"
+            )
     check_index(piece.schema)
     piece = without_extensions(piece)
     refuse_list_views(piece)
