@@ -15,9 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidelog.core import grouping
 from tidelog.errors import ExpressionTooSlow, UsageError
 from tidelog.predicate import predicate
-from tidelog.predicate.expression import Predicate, check_predicate, filter_table
+from tidelog.predicate.expression import (
+    Predicate,
+    check_expression,
+    check_predicate,
+    filter_table,
+)
+from tidelog.predicate.predicate import open_sandbox
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 FLIGHTS = pa.table(
@@ -393,6 +400,19 @@ def test_empty_tables_and_tables_of_many_chunks() -> None:
     assert _check("true").mask(FLIGHTS.slice(0, 0)).tolist() == []
     assert np.array_equal(predicate.mask(many), numbers % 7 == 3)
     assert predicate.mask(many).dtype == np.bool_
+
+
+def test_long_texts_are_returned_in_several_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new values of an update may have more text than one array holds."""
+    monkeypatch.setattr(grouping, "ARRAY_BYTES", 0)
+    table = pa.table({"t": [f"row {number}" for number in range(10_000)]})
+    expression = check_expression("t || '!'", table.schema, what="set=")
+
+    with open_sandbox() as sandbox:
+        found = expression.values_in(sandbox, table)
+
+    assert max(len(chunk) for chunk in found.chunks) <= grouping.ROWS_MIN
+    assert found.to_pylist() == [f"row {number}!" for number in range(10_000)]
 
 
 def test_predicates_travel_to_executors() -> None:

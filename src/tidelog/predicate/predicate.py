@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidelog.core.grouping import rows_of_array
 from tidelog.errors import ExpressionTooSlow, UsageError
 
 # The limits of a sandbox, far above the need of any condition on a row. Exceeding one is an error
@@ -60,10 +61,14 @@ class Expression:
     def _selected(
         self, sandbox: duckdb.DuckDBPyConnection, table: pa.Table, expression: str
     ) -> Values:
-        sandbox.register(ROWS, self.rows(table))
+        rows = self.rows(table)
+        sandbox.register(ROWS, rows)
+        array_rows = rows_of_array(rows)
         try:
             statement = f"SELECT {expression} AS p FROM {ROWS}"
-            result = self._in_time(sandbox, lambda: sandbox.sql(statement).to_arrow_table())
+            result = self._in_time(
+                sandbox, lambda: sandbox.sql(statement).to_arrow_table(array_rows)
+            )
         except duckdb.Error as error:
             raise UsageError(
                 f"{self.what} fails on a row: {told_by(error)}", expression=self.sql

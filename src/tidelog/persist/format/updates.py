@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.core.frontier import Frontier
+from tidelog.core.grouping import rows_of_array
 from tidelog.errors import UsageError
 from tidelog.persist.format.bounds import (
     SORTED_ROWS_MAX,
@@ -218,8 +219,9 @@ def _run(sql: str, tables: Sequence[pa.Table], out: pa.Schema) -> pa.Table:
         return pa.Table.from_batches([], out)
     with duck() as connection, sums_told():
         # DuckDB scans Arrow tables without a copy; the aggregation spills past the memory limit.
-        connection.register("updates", pa.concat_tables(filled))
-        found: pa.Table = connection.sql(sql).to_arrow_table()
+        updates = pa.concat_tables(filled)
+        connection.register("updates", updates)
+        found: pa.Table = connection.sql(sql).to_arrow_table(rows_of_array(updates))
     return found.cast(out)
 
 
