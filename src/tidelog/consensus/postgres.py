@@ -34,40 +34,36 @@ def postgres_database(
 ) -> OneConnection:
     """Return a database of a server; ``url`` may have a password, ``told`` must not."""
     return OneConnection(
-        connect=partial(_connect_to_read if read_only else _connect, url),
+        connect=partial(_connect, url, read_only=read_only),
         execute=_execute,
         told=partial(_error_of, told),
         clock=clock,
     )
 
 
-def _connect(url: str) -> psycopg.Connection[Any]:
-    driver = _driver()
-    made: psycopg.Connection[Any] = driver.connect(url, autocommit=True, **_SETTINGS)
-    try:
-        made.execute("SET synchronous_commit = on")
-        try:
-            # Not CREATE TABLE IF NOT EXISTS: a user who may write to the table may lack the right
-            # to create tables.
-            made.execute("SELECT 1 FROM tidelog_records LIMIT 0")
-        except driver.errors.UndefinedTable:
-            _make_table(made)
-    except BaseException:
-        made.close()
-        raise
-    return made
-
-
-def _connect_to_read(url: str) -> psycopg.Connection[Any]:
+def _connect(url: str, *, read_only: bool) -> psycopg.Connection[Any]:
     made: psycopg.Connection[Any] = _driver().connect(url, autocommit=True, **_SETTINGS)
-    made.read_only = True
     try:
-        # The server then refuses each change. The attribute alone applies to no autocommit.
-        made.execute("SET default_transaction_read_only = on")
+        if read_only:
+            made.read_only = True
+            # The server then refuses each change. The attribute alone applies to no autocommit.
+            made.execute("SET default_transaction_read_only = on")
+        else:
+            made.execute("SET synchronous_commit = on")
+            _find_or_make_table(made)
     except BaseException:
         made.close()
         raise
     return made
+
+
+def _find_or_make_table(connection: psycopg.Connection[Any]) -> None:
+    try:
+        # Not CREATE TABLE IF NOT EXISTS: a user who may write to the table may lack the right to
+        # create tables.
+        connection.execute("SELECT 1 FROM tidelog_records LIMIT 0")
+    except _driver().errors.UndefinedTable:
+        _make_table(connection)
 
 
 def _make_table(connection: psycopg.Connection[Any]) -> None:

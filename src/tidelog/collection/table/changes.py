@@ -96,8 +96,7 @@ class Merge:
         found, copies = [_taken_back(self, old)], _copies(self, old)
         if copies.any():  # The rows of a delete have only the compared columns.
             found.append(_added(self.rows, copies))
-        every = pa.concat_tables(one.cast(self.schema.contents) for one in found)
-        return consolidated(every, key=self.schema.key)
+        return consolidated(pa.concat_tables(one.cast(self.schema.contents) for one in found))
 
 
 @dataclass(frozen=True, slots=True)

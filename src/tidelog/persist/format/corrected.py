@@ -15,10 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from tidelog.persist.format.bounds import (
+    can_sort,
     in_key_order,
     is_rising,
     may_overflow,
     ordered,
+    sorted_by_key,
     sorted_rows,
 )
 from tidelog.persist.format.part import int64_array, int64_of, taken
@@ -116,19 +118,6 @@ def _is_sorted_by_arrow(dtype: pa.DataType) -> bool:
     )
 
 
-def _alone(column: pa.ChunkedArray[Any]) -> _Bools | None:
-    """Return True for each value that occurs once; None if they are not numbers."""
-    found = ordered(column)
-    if column.null_count or not pa.types.is_integer(found.type):
-        return None
-    values = found.to_numpy()
-    order = np.argsort(values, kind="stable")
-    same = np.append(False, values[order[1:]] == values[order[:-1]])
-    alone = np.empty(len(values), np.bool_)
-    alone[order] = ~(same | np.append(same[1:], False))
-    return alone
-
-
 def consolidated(updates: pa.Table, *, key: Sequence[str] = ()) -> pa.Table:
     """Return updates with the diffs of equal rows added, and without rows whose sum is 0.
 
@@ -136,10 +125,9 @@ def consolidated(updates: pa.Table, *, key: Sequence[str] = ()) -> pa.Table:
     """
     if updates.num_rows < 2:
         return updates
-    alone = _alone(updates.column(key[0])) if len(key) == 1 else None
-    if alone is not None and alone.any():
-        others = consolidated(taken(updates, np.flatnonzero(~alone)))
-        return pa.concat_tables([taken(updates, np.flatnonzero(alone)), others])
+    if key and can_sort([updates], key):
+        single, others = sorted_by_key(updates, key)
+        return pa.concat_tables([single, consolidated(others)])
     data = updates.drop_columns([DIFF])
     hashes = hash_rows(data.columns, rows=data.num_rows)
     # Different rows hardly ever share the lower half of a hash, and one sort costs a tenth of two.

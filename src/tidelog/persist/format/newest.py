@@ -10,21 +10,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidelog.persist.format.bounds import ordered
-from tidelog.persist.format.part import int64_array, int64_of, taken
+from tidelog.persist.format.part import (
+    ARRAY_BYTES_MAX,
+    int64_array,
+    int64_of,
+    longest_word,
+    taken,
+)
 from tidelog.persist.format.schema import DIFF
 
 _Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 _Bools: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 _Places: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
-
-ARRAY_BYTES_MAX: Final = 1 << 30  # Arrow's arrays of text hold twice as much.
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +180,7 @@ def _bytes_of(column: pa.ChunkedArray[Any]) -> int:
     if not pa.types.is_dictionary(column.type):
         return column.nbytes
     chunks: list[Any] = column.chunks
-    lengths = [pc.max(pc.binary_length(one.dictionary)).as_py() for one in chunks]
-    return max((length or 0 for length in lengths), default=0) * len(column)
+    return max(map(longest_word, chunks), default=0) * len(column)
 
 
 def newest_of(

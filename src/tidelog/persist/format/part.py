@@ -38,6 +38,7 @@ Places: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 FORMAT: Final = 1
 INLINE_BYTES: Final = 4_096
+ARRAY_BYTES_MAX: Final = 1 << 30  # Arrow's arrays of text hold twice as much.
 # The kind of a bound that is stored as text, because msgpack has no decimals.
 DECIMAL: Final = "decimal"
 APART_ROWS: Final = 8_192  # Fewer rows do not justify another thread.
@@ -190,6 +191,11 @@ def taken(table: pa.Table, places: Places | pa.Array[Any]) -> pa.Table:
     if (numbers[1:] >= numbers[:-1]).all():
         return _by_chunks(table, numbers)
     return pa.concat_tables(_put_in_order(table, some) for some in np.array_split(numbers, 2))
+
+
+def longest_word(packed: Any) -> int:
+    """Return the bytes of the longest text of a dictionary array; 0 if it has none."""
+    return pc.max(pc.binary_length(packed.dictionary)).as_py() or 0
 
 
 def _put_in_order(table: pa.Table, places: Places) -> pa.Table:

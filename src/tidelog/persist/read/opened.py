@@ -22,7 +22,14 @@ from tidelog.core.clock import Clock
 from tidelog.core.temporary import temporary_files
 from tidelog.errors import CorruptionError
 from tidelog.persist.format.bounds import OPEN, Box, Interval, box_of_group, overlaps, scalar_of
-from tidelog.persist.format.part import Part, at_commit, check_bytes, decode_part
+from tidelog.persist.format.part import (
+    ARRAY_BYTES_MAX,
+    Part,
+    at_commit,
+    check_bytes,
+    decode_part,
+    longest_word,
+)
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, fitted
 from tidelog.persist.read.reader import PartBytes
 from tidelog.store.port import Store
@@ -35,7 +42,6 @@ LARGE_ROWS: Final = 8_192
 # A writer of Parquet ends a dictionary at this size, and writes later values as plain text, which
 # Arrow decodes slowly to a dictionary.
 DICTIONARY_BYTES_MAX: Final = 1024 * 1024
-ARRAY_BYTES_MAX: Final = 1 << 30  # Arrow's arrays of text hold twice as much.
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +231,7 @@ def _words_of(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
     found: list[pa.Array[Any]] = []
     chunks: list[Any] = column.chunks
     for chunk in chunks:
-        longest = pc.max(pc.binary_length(chunk.dictionary)).as_py() or 1
-        rows = max(1, ARRAY_BYTES_MAX // longest)
+        rows = max(1, ARRAY_BYTES_MAX // max(1, longest_word(chunk)))
         starts = range(0, len(chunk), rows)
         found += [chunk.slice(start, rows).dictionary_decode() for start in starts]
     return pa.chunked_array(found, column.type.value_type)
