@@ -8,10 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from chaos.ingesters import end_all
 from kit.places import SHARED, Addresses, open_place
 from kit.postgres_server import PostgresServer
 from kit.s3_servers import SeaweedServer
 from kit.shards import Place
+
+
+@pytest.fixture(autouse=True)
+def no_ingester_left() -> Iterator[None]:
+    """End the ingesters of a test that failed."""
+    yield
+    end_all()
+
 
 Fight = tuple[Place, Addresses, Callable[[], None] | None]
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from tidelog import SourceSpec
 
 NAME = "chaos"
 HOLDS = 20
+FIRST_TICK_S = 600  # On Spark it takes 20 s on an idle machine, and two minutes were too few once.
+_started: list[Ingest] = []
 
 
 @dataclass(slots=True)
@@ -48,6 +51,16 @@ class Ingest:
         """Return the number of commits that it reported as its own."""
         return sum(int(tick["won"]) for tick in self.ticks)
 
+    def wait_for_tick(self) -> None:
+        """Wait for the first tick, or for the end of the process.
+
+        A process that does neither is aborted, and the error has the stacks of its threads.
+        """
+        if not self.first.wait(FIRST_TICK_S):
+            self.process.send_signal(signal.SIGABRT)
+            self.wait(60)
+            raise AssertionError(f"no tick in {FIRST_TICK_S} s: {''.join(self.said)}")
+
     def hold(self, held: bool) -> None:
         """Stop the process or let it continue. Do nothing if it has ended."""
         if self.process.poll() is None:
@@ -55,7 +68,8 @@ class Ingest:
 
     def kill(self) -> None:
         """Kill the process with -9, and the JVM that it may have started."""
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self._close()
 
@@ -92,12 +106,20 @@ def start_ingest(url: str, *, engine: str, tick_bytes: int) -> Ingest:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, "PYTHONFAULTHANDLER": "1"},
         start_new_session=True,
     )
     found = Ingest(process)
+    _started.append(found)
     found.listener = threading.Thread(target=found.listen, daemon=True)
     found.listener.start()
     return found
+
+
+def end_all() -> None:
+    """Kill the ingesters that a failed test left behind, so that no later test sees them."""
+    while _started:
+        _started.pop().kill()
 
 
 def create(url: str, files: str | Path, *, shards: int = 1) -> None:
@@ -118,7 +140,9 @@ def create(url: str, files: str | Path, *, shards: int = 1) -> None:
         )
 
 
-def let_both_win(one: Ingest, other: Ingest, *, rng: random.Random, timeout_s: float = 120) -> None:
+def let_both_win(
+    one: Ingest, other: Ingest, *, rng: random.Random, timeout_s: float = FIRST_TICK_S
+) -> None:
     """Stop the ingester that wins first in the middle of its work, until the other has won too.
 
     Otherwise it is chance if two processes compete at all. Afterwards each is stopped from time to
@@ -152,7 +176,7 @@ def kill_often(
     seen = 0
     for number in range(kills):
         running = start_ingest(url, engine=engine, tick_bytes=tick_bytes)
-        assert running.first.wait(120), "".join(running.said)
+        running.wait_for_tick()
         time.sleep(rng.uniform(0, span_s))
         assert running.process.poll() is None, (
             f"ingester {number} ended before it was killed: {''.join(running.said)[-2000:]}"
