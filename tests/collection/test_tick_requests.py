@@ -1,0 +1,58 @@
+"""The requests of a tick stay within limits; `bench/ticks.py` measures them."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+@pytest.fixture(name="bench")
+def _bench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module("ticks")
+
+
+# Puts, gets and lists of a tick, at most. Lower a limit after a change that saves requests.
+BUSY = {
+    (False, 1): (4.0, 1.5, 0),
+    (False, 3): (6.5, 1.7, 0),
+    (True, 1): (4.0, 2.5, 0),
+    (True, 3): (6.5, 2.7, 0),
+}
+
+
+@pytest.mark.parametrize(("timed", "shards"), BUSY)
+def test_a_tick_needs_few_requests(bench: Any, tmp_path: Path, timed: bool, shards: int) -> None:
+    url = str(tmp_path / "in")
+    run = bench.Run(shards=shards, timed=timed, ticks=12)
+
+    cost = asyncio.run(run.measure(bench.Place(None, url, url)))
+
+    puts, gets, lists = BUSY[timed, shards]
+    found, files = cost.location, cost.files
+    assert cost.ticks == 12
+    assert shards + 2 <= found.put_count / cost.ticks <= puts, cost.requests
+    assert found.get_count / cost.ticks <= gets, cost.requests
+    assert found.list_count / cost.ticks <= lists, cost.requests
+    # A slow machine may list again before a binding.
+    assert files.get_count == 12 <= files.list_count <= 24
+    assert len(cost.requests) >= shards + 2
+
+
+def test_an_idle_source_needs_few_requests(bench: Any, tmp_path: Path) -> None:
+    url = str(tmp_path / "in")
+    run = bench.Run(hours=0.5, interval=60)
+
+    cost = asyncio.run(run.measure(bench.Place(None, url, url)))
+
+    assert 0.49 < cost.hours < 0.55
+    assert 1 < cost.location.put_count <= 125
+    assert cost.location.get_count <= 35
+    assert cost.location.list_count == 0
+    assert 25 < cost.files.list_count <= 35
