@@ -29,6 +29,7 @@ BUSY = {
 
 @pytest.mark.parametrize(("timed", "shards"), BUSY)
 def test_a_tick_needs_few_requests(bench: Any, tmp_path: Path, timed: bool, shards: int) -> None:
+    """Each request of a tick is paid for at each tick, and this keeps the benchmark running."""
     url = str(tmp_path / "in")
     run = bench.Run(shards=shards, timed=timed, ticks=12)
 
@@ -46,6 +47,7 @@ def test_a_tick_needs_few_requests(bench: Any, tmp_path: Path, timed: bool, shar
 
 
 def test_an_idle_source_needs_few_requests(bench: Any, tmp_path: Path) -> None:
+    """A location may have a hundred sources, most of which get no data for hours."""
     url = str(tmp_path / "in")
     run = bench.Run(hours=0.5, interval=60)
 
