@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 
@@ -498,6 +498,27 @@ class SourceRowsRefused(TidelogError):
     """
 
     kind = "refused"
+
+
+class SourcesFailed(TidelogError):
+    """Some of the sources that were ingested together failed; `failed` has their errors by name.
+
+    Remedy: remove each cause, and ingest again. The other sources were ingested.
+    """
+
+    kind = "partial"
+    failed: Mapping[str, TidelogError] = {}
+
+    def __init__(
+        self,
+        sentence: str,
+        failed: Mapping[str, TidelogError] | None = None,
+        *,
+        outcome: Outcome = Outcome.NOT_APPLIED,
+        **facts: object,
+    ) -> None:
+        super().__init__(sentence, outcome=outcome, **facts)
+        self.failed = failed or {}
 
 
 class InvariantError(TidelogError):

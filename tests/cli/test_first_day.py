@@ -90,7 +90,7 @@ def test_status_fails_if_it_is_asked_to(cli: Cli) -> None:
 
 def test_costs_of_a_small_run_are_told(cli: Cli) -> None:
     """A small cost is shown, and with no more digits than the prices have."""
-    from tidelog.cli.ingest import end_line
+    from tidelog.cli.ingest_report import end_line
     from tidelog.collection.ingest.summary import Summary
     from tidelog.store.wrappers.metered import Usage
 

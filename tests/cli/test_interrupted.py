@@ -94,6 +94,7 @@ CASES: Final = {
     "log create at a new location": Case("log create l", names={"NAME": "l"}, is_new=True),
     "source create": Case("source create r --log l", names={"NAME": "r"}),
     "ingest": Case("ingest s", names={"NAME": "s"}),
+    "ingest --all": Case("ingest --all"),
     "source drop": Case("source drop s --yes", names={"NAME": "s"}),
     "collection retain": Case(
         "collection retain s 1s --yes", names={"NAME": "s", "DURATION": "1s"}

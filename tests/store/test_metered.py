@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from kit.clocks import SwiftClock
 from tidelog.errors import LocationError, ObjectExists
 from tidelog.store.memory import MemoryStore
-from tidelog.store.wrappers.metered import MeteringStore, Usage
+from tidelog.store.wrappers.metered import MeteringStore, Usage, meter_apart, usage_of
 from tidelog.testing import DelayedStore, Fault, FaultyStore, Request
 
 
@@ -95,3 +96,24 @@ async def test_a_snapshot_stays() -> None:
     await store.put("a", b"")
     assert before == Usage()
     assert (store.usage() - before).put_count == 1
+
+
+async def test_a_task_can_count_its_requests_apart() -> None:
+    """The count includes the tasks that it creates. The store's own count includes all requests."""
+    store = MeteringStore(MemoryStore(), clock=SwiftClock())
+    both_wait = asyncio.Barrier(2)
+
+    async def work(gets: int) -> Usage:
+        meter_apart()
+        await both_wait.wait()
+        await asyncio.gather(*(asyncio.create_task(store.get("a")) for _ in range(gets)))
+        with pytest.raises(ObjectExists):
+            await store.put("a", b"", if_absent=True)
+        await both_wait.wait()
+        return usage_of(store)
+
+    await store.put("a", b"123")
+    first, second = await asyncio.gather(work(2), work(3))
+    assert (first.get_count, first.read_bytes, first.put_count) == (2, 6, 1)
+    assert (second.get_count, second.read_bytes, second.refused_count) == (3, 9, 1)
+    assert (store.usage().get_count, store.usage().put_count) == (5, 3)

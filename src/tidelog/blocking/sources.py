@@ -73,3 +73,18 @@ class Sources(BlockingTwin[awaited_sources.Sources]):
                 on_tick=on_tick,
             )
         )
+
+    def ingest_all(
+        self,
+        *,
+        engine: Engine | None = None,
+        bytes_max: int | None = None,
+        strict: bool = False,
+        final: bool = False,
+        on_tick: Callable[[str, RunProgress], None] | None = None,
+    ) -> dict[str, Summary]:
+        return self._portal.run(
+            self._inner.ingest_all(
+                engine=engine, bytes_max=bytes_max, strict=strict, final=final, on_tick=on_tick
+            )
+        )

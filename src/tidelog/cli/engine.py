@@ -6,6 +6,7 @@ start; in that time one process ingests some hundred megabytes. An idle run need
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import re
@@ -213,6 +214,7 @@ class LateSpark:
     note: Callable[[str], None]
     session: LateSession
     _engine: SparkEngine | None = None
+    _starting: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     @property
     def name(self) -> str:
@@ -253,12 +255,13 @@ class LateSpark:
         return await (await self._started()).compute(job, source)
 
     async def _started(self) -> SparkEngine:
-        if self._engine is None:
-            self.note("starting Spark")
-            # A JVM takes seconds to start. In a thread it does not stop the progress bar.
-            self._engine = await self.location.clock.offload(self._start)
-            self.note("")
-        return self._engine
+        async with self._starting:
+            if self._engine is None:
+                self.note("starting Spark")
+                # A JVM takes seconds to start. In a thread it does not stop the progress bar.
+                self._engine = await self.location.clock.offload(self._start)
+                self.note("")
+            return self._engine
 
     def _start(self) -> SparkEngine:
         from tidelog.spark.engine import SparkEngine

@@ -40,6 +40,7 @@ from tidelog.errors import (
     NoSuchLog,
     NoSuchPin,
     NoSuchShard,
+    SourcesFailed,
     TidelogError,
     UsageError,
 )
@@ -78,7 +79,7 @@ _HINTS: Final = (
     ),
     ("tidelog hold move: unexpected argument", "pass the new time as --at TIME"),
     ("tidelog table delete: unexpected argument", "pass a file of keys as --keys FILE"),
-    ("tidelog ingest: unexpected argument", "name one source: run ingest for each"),
+    ("tidelog ingest: unexpected argument", "name one source, or pass --all"),
     ("collection: no such command 'drop'", _DROP_COLLECTION),
 )
 # Verbs of Delta, Iceberg, Kafka and databases, with the command that does the same here.
@@ -298,7 +299,10 @@ def _leave_at_once(status: int) -> None:
 
 
 def status_of(error: TidelogError) -> int:
-    """Return the exit status of an error."""
+    """Return the exit status of an error; of several sources, the one that all errors share."""
+    if isinstance(error, SourcesFailed):
+        statuses = {status_of(one) for one in error.failed.values()}
+        return statuses.pop() if len(statuses) == 1 else FAILED
     if isinstance(error, _MISUSES):
         return MISUSED
     return STORE_FAILED if isinstance(error, LocationError) else FAILED

@@ -18,12 +18,14 @@ from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, So
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.collection import Collection
 from tidelog.collection.create import resolve_spec
+from tidelog.collection.ingest.all_sources import AllSources, ignore
 from tidelog.collection.ingest.engine import Engine, LocalEngine
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.notes import acknowledge
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.skip import skip_file
 from tidelog.collection.ingest.summary import RunProgress, Summary
+from tidelog.collection.ingest.turns import Turns
 from tidelog.collection.maintenance import Maintenance
 from tidelog.collection.source.kinds import open_source
 from tidelog.collection.spec_types import SourceSpec
@@ -191,6 +193,53 @@ class Sources:
             stop=lambda: False,
         )
 
+    async def ingest_all(
+        self,
+        *,
+        engine: Engine | None = None,
+        bytes_max: int | None = None,
+        strict: bool = False,
+        final: bool = False,
+        on_tick: Callable[[str, RunProgress], None] | None = None,
+    ) -> dict[str, Summary]:
+        """Ingest all sources up to their present heads; return the results by name.
+
+        The sources tick in turn, so a large one does not delay the others until its end. A failed
+        source does not stop the others. ``on_tick`` gets the name of the source first; see `ingest`
+        for the other arguments. A source that another process drops may be missing in the result.
+
+        Raises:
+            SourcesFailed: sources failed, and the others were ingested; ``failed`` has the errors.
+            UsageError: an argument is invalid.
+            LocationError: the catalog cannot be read.
+        """
+        _check_options(engine, bytes_max)
+        turns = Turns()
+
+        async def run(name: str, tell: Callable[[RunProgress], None]) -> Summary:
+            async with turns.tick():
+                ingester = await self.ingester(
+                    name, engine=engine, bytes_max=bytes_max, strict=strict, final=final
+                )
+            return await run_ingest(
+                ingester,
+                follow=False,
+                interval_us=0,
+                on_tick=tell,
+                stop=lambda: False,
+                turns=turns,
+            )
+
+        runs = AllSources(
+            controller=self.controller,
+            clock=self.clock,
+            run=run,
+            on_tick=on_tick or ignore,
+        )
+        results = await runs.go()
+        results.check()
+        return dict(results.summaries)
+
     async def ingester(
         self,
         name: str,
@@ -213,14 +262,7 @@ class Sources:
             NoSuchCollection: no source has the name.
             UsageError: an argument has the wrong type.
         """
-        if isinstance(engine, str):
-            raise UsageError(
-                "engine must be an object such as SparkEngine(spark, location_url=url), or None to "
-                "use this process",
-                engine=engine,
-            )
-        if bytes_max is not None:
-            check_whole(bytes_max, "bytes_max")
+        _check_options(engine, bytes_max)
         engine = engine or LocalEngine(store=self.store, clock=self.clock)
         info, rendition = await self.find(name)
         schema = rendition.data_schema
@@ -242,3 +284,14 @@ class Sources:
         )
         await ingester.refresh()
         return ingester
+
+
+def _check_options(engine: Engine | None, bytes_max: int | None) -> None:
+    if isinstance(engine, str):
+        raise UsageError(
+            "engine must be an object such as SparkEngine(spark, location_url=url), or None to "
+            "use this process",
+            engine=engine,
+        )
+    if bytes_max is not None:
+        check_whole(bytes_max, "bytes_max")

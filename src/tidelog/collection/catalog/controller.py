@@ -175,7 +175,9 @@ class Controller:
         token = (new_writer_id(self.clock), 0)
         for attempt in range(self.attempts):
             changes = plan(await self.catalog())
-            lower = self.shard.state.upper_frontier.time
+            # The time of the catalog read, not of the shard's state: another call of this process
+            # may have read a newer state concurrently.
+            lower = 0 if self._read is None else self._read[0]
             time = max(lower, self.clock.now_us() // 1_000)
             # No reader needs an earlier catalog, so merges may drop it.
             holds = {NEWEST_HOLD: Frontier.at(max(lower - 1, 0))}

@@ -18,13 +18,14 @@ from tidelog.persist.maintenance.merging import Expiry
 
 @dataclass(slots=True)
 class BackgroundMerges:
-    """The background merges of some shards.
+    """The background merges of some shards. One merge runs at a time under a ``turn``.
 
     Shape: ``expiries`` is by the id of a shard. So is ``trouble``: it has the error of each shard
         whose merge failed. Such a shard is not merged again in this run.
     """
 
     shards: Sequence[Shard]
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     expiries: Mapping[str, Expiry] = field(default_factory=dict)
     trouble: dict[str, str] = field(default_factory=dict)
     _task: asyncio.Task[CompactionReport] | None = None
@@ -41,8 +42,11 @@ class BackgroundMerges:
         shard = next((one for one in due if is_due(one)), None)
         if shard is not None:
             self._busy_with = shard.id
-            work = compact(shard, expiry=self.expiries.get(shard.id), merges_max=1)
-            self._task = asyncio.create_task(work, name="merge")
+            self._task = asyncio.create_task(self._merge(shard), name="merge")
+
+    async def _merge(self, shard: Shard) -> CompactionReport:
+        async with self.turn:
+            return await compact(shard, expiry=self.expiries.get(shard.id), merges_max=1)
 
     async def stop(self) -> None:
         """Cancel the running merge. Its commit is atomic, so it has happened or not."""

@@ -20,8 +20,9 @@ from tidelog.collection.ingest.health import Health, encode_health, health_path
 from tidelog.collection.ingest.ingest import Ingester, Tick
 from tidelog.collection.ingest.status import taken_now
 from tidelog.collection.ingest.summary import RunProgress, Summary, column_warnings
+from tidelog.collection.ingest.turns import Turns
 from tidelog.collection.source.port import SourceHead
-from tidelog.core.clock import backoff_us
+from tidelog.core.clock import Clock, backoff_us
 from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError, unforeseen
 from tidelog.store.wrappers.metered import Usage, usage_of
 
@@ -67,12 +68,14 @@ async def run_ingest(
     heartbeat_us: int = HEARTBEAT_US,
     first: FirstHead | None = None,
     merges: bool = False,
+    turns: Turns | None = None,
 ) -> Summary:
     """Ingest the source up to its current head; with ``follow``, go on until ``stop`` is True.
 
     A binding that is not committed yet is committed first. With times from the clock, a run that
     finds nothing new ticks once, to advance the upper. The run calls ``stop`` between ticks. With
-    ``merges``, it also merges the source's shards in the background.
+    ``merges``, it also merges the source's shards in the background. Runs of several sources in one
+    process share ``turns``.
 
     Units: ``interval_us`` is the pause before the next look at the source, if nothing is left.
         With ``follow`` and times from the clock, an idle tick advances the upper after
@@ -82,10 +85,12 @@ async def run_ingest(
         LocationError: a store refused, or (without ``follow``) kept failing after several tries.
         TidelogError: see `Ingester.tick`; commits made before it remain.
     """
-    run = _Run(ingester, on_tick, stop, heartbeat_us if follow else 0, first)
+    turns = turns or Turns()
+    run = _Run(ingester, on_tick, stop, heartbeat_us if follow else 0, first, turns)
     if merges:
         expiries = expiries_of(ingester.rendition, ingester.info)
-        run.background_merges = BackgroundMerges([*ingester.written, ingester.remap], expiries)
+        shards = [*ingester.written, ingester.remap]
+        run.background_merges = BackgroundMerges(shards, turns.merging, expiries)
     try:
         await run.go(follow=follow, interval_us=interval_us)
     except SourceDropped:
@@ -103,6 +108,13 @@ async def run_ingest(
     return run.summary()
 
 
+async def pause(clock: Clock, duration_us: int, stop: Callable[[], bool]) -> None:
+    """Wait for ``duration_us``, or until ``stop`` is True."""
+    until = clock.monotonic_us() + duration_us
+    while not stop() and (left := until - clock.monotonic_us()) > 0:
+        await clock.sleep(min(left, _LOOK_US))
+
+
 def _usage_of_driver(ingester: Ingester) -> Usage:
     return usage_of(ingester.store) + ingester.source.usage()
 
@@ -116,6 +128,7 @@ class _Run:
     stop: Callable[[], bool]
     heartbeat_us: int
     first: FirstHead | None
+    turns: Turns
     background_merges: BackgroundMerges = field(default_factory=lambda: BackgroundMerges([]))
     so_far: Summary = field(default_factory=Summary)
     _named: set[str] = field(default_factory=set)
@@ -151,7 +164,7 @@ class _Run:
                     # the next tick decides.
                     await self.ingester.refresh()
                 first, self.first = self.first, None
-                await self._take(await self.ingester.source.head() if first is None else first.head)
+                await self._take(await self._head() if first is None else first.head)
                 failures = 0
             except LocationError as error:
                 failures = 1 if self.so_far.ticks > ticks else failures + 1
@@ -166,7 +179,16 @@ class _Run:
             # not delayed, because until then the status shows the previous run.
             await self._tell_after(HEALTH_IDLE_US if self._is_told else 0)
             self.background_merges.look()
-            await self._pause(interval_us)
+            await pause(self.ingester.clock, interval_us, self.stop)
+
+    async def _head(self) -> SourceHead:
+        async with self.turns.tick():
+            return await self.ingester.source.head()
+
+    async def _tick(self, head: SourceHead) -> Tick | None:
+        is_elsewhere = self.ingester.engine.name == "spark"
+        async with self.turns.tick(0 if is_elsewhere else self.so_far.left_bytes):
+            return await self.ingester.tick(head, may_idle=self._is_due())
 
     async def _take(self, head: SourceHead) -> None:
         """Tick until nothing of ``head`` is left."""
@@ -176,7 +198,7 @@ class _Run:
             self.on_tick(RunProgress(so_far=self.summary()))
         timed = self.ingester.info.time_column is not None
         while not self.stop():
-            tick = await self.ingester.tick(head, may_idle=self._is_due())
+            tick = await self._tick(head)
             left = await self._left_bytes(tick, head)
             if tick is None:
                 self.so_far = replace(self.so_far, left_bytes=left)
@@ -250,13 +272,7 @@ class _Run:
         self.on_tick(RunProgress(so_far=self.summary(), trouble=error, pause_us=pause_us))
         # The source's store may have failed, and the location's may work: then users see the error.
         await self._tell_after(HEALTH_EVERY_US, error)
-        await self._pause(pause_us)
-
-    async def _pause(self, duration_us: int) -> None:
-        clock = self.ingester.clock
-        until = clock.monotonic_us() + duration_us
-        while not self.stop() and (left := until - clock.monotonic_us()) > 0:
-            await clock.sleep(min(left, _LOOK_US))
+        await pause(clock, pause_us, self.stop)
 
     async def _tell_after(self, period_us: int, error: TidelogError | None = None) -> None:
         if self.ingester.clock.monotonic_us() - self._told_us >= period_us:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 from typing import Any, Final
 
 from tidelog.collection.formats.names import twin_of
@@ -76,6 +79,18 @@ class Summary:
             "live_bytes": self.live_bytes,
             "storage_dollars_a_month": storage_dollars_a_month(self.live_bytes),
         }
+
+
+_SUMS: Final = ("ticks", "rows", "late", "bad", "won", "size_bytes", "store", "driver_read_bytes")
+
+
+def with_counts_of(newest: Summary, *others: Summary) -> Summary:
+    """Return a summary with the counts of others added; it keeps its sizes, times and reports."""
+    dropped: Counter[str] = Counter()
+    for one in (newest, *others):
+        dropped.update(one.dropped)
+    sums = {name: reduce(add, [getattr(one, name) for one in (newest, *others)]) for name in _SUMS}
+    return replace(newest, dropped=dict(dropped), **sums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 from tidelog.core.clock import Clock
 from tidelog.core.metrics import SINK, observe_store_request
@@ -102,12 +104,12 @@ def usage_of(store: Store) -> Usage:
 
 
 class MeteringStore:
-    """A store wrapper that keeps a `Usage`."""
+    """A store wrapper that keeps a `Usage`, also for each task that called `meter_apart`."""
 
     def __init__(self, store: Store, *, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._sums = dict.fromkeys(Usage.__dataclass_fields__, 0)
+        self._sums = _zero()
 
     @property
     def url(self) -> str:
@@ -119,7 +121,7 @@ class MeteringStore:
 
     def usage(self) -> Usage:
         """Return the usage so far; later requests do not change the result."""
-        return Usage(**self._sums)
+        return Usage(**self._counted()[-1])
 
     async def get(self, key: str, *, start: int = 0, limit: int | None = None) -> Object:
         self._count("get", 1)
@@ -173,22 +175,46 @@ class MeteringStore:
 
     @contextmanager
     def _watch(self, kind: str) -> Iterator[_RequestBytes]:
-        sums, start_us, moved = self._sums, self._clock.monotonic_us(), _RequestBytes()
+        counted, start_us, moved = self._counted(), self._clock.monotonic_us(), _RequestBytes()
         try:
             yield moved
         except ContentionError:
-            sums["refused_count"] += 1
+            self._count("refused", 1)
             raise
         except (LocationError, CorruptionError):
-            sums["errors_count"] += 1
+            self._count("errors", 1)
             raise
         finally:
             took_us = self._clock.monotonic_us() - start_us
-            sums[f"{kind}_us"] += took_us
-            sums["read_bytes"] += moved.read_bytes
-            sums["written_bytes"] += moved.written_bytes
+            for sums in counted:
+                sums[f"{kind}_us"] += took_us
+                sums["read_bytes"] += moved.read_bytes
+                sums["written_bytes"] += moved.written_bytes
             if SINK.get() is not None:
                 observe_store_request(kind, took_us / 1e6, moved.read_bytes, moved.written_bytes)
 
-    def _count(self, kind: str, requests_count: int) -> None:
-        self._sums[f"{kind}_count"] += requests_count
+    def _count(self, kind: str, count: int) -> None:
+        for sums in self._counted():
+            sums[f"{kind}_count"] += count
+
+    def _counted(self) -> Sequence[dict[str, int]]:
+        """Return the sums that a request changes; the last are those that `usage` returns."""
+        apart = _APART.get()
+        return (self._sums,) if apart is None else (self._sums, apart.setdefault(self, _zero()))
+
+
+def _zero() -> dict[str, int]:
+    return dict.fromkeys(Usage.__dataclass_fields__, 0)
+
+
+_APART: Final[ContextVar[WeakKeyDictionary[MeteringStore, dict[str, int]] | None]] = ContextVar(
+    "tidelog_metered_apart", default=None
+)
+
+
+def meter_apart() -> None:
+    """Count the requests of this task, and of the tasks that it creates, apart from all others.
+
+    In them, `usage_of` then returns this count. A request that serves several tasks counts once.
+    """
+    _APART.set(WeakKeyDictionary())
