@@ -81,6 +81,7 @@ OPTIONS: Final = {
     "source drop": "--yes",
     "collect": "--grace 0s",
     "collection retain": "--yes",
+    "source alter": "--yes",
     "hold move": "--yes",
     "log drop": "--yes --grace 0",
     "log collect": "--grace 0 --force",
@@ -95,6 +96,9 @@ CASES: Final = {
     "source create": Case("source create r --log l", names={"NAME": "r"}),
     "ingest": Case("ingest s", names={"NAME": "s"}),
     "ingest --all": Case("ingest --all"),
+    "source alter": Case(
+        "source alter s --drop stream --yes", names={"NAME": "s", "COLUMNS": "stream"}
+    ),
     "source drop": Case("source drop s --yes", names={"NAME": "s"}),
     "collection retain": Case(
         "collection retain s 1s --yes", names={"NAME": "s", "DURATION": "1s"}
@@ -150,7 +154,6 @@ ONE_STEP: Final = {
     "log cursor move": "l c --at 5",
     "log cursor drop": "l c",
     "log pin drop": "l p",
-    "source alter": "s --drop stream --yes",
     "source skip": "s x",
     "source acknowledge": "s",
     "keyed seal": "k",

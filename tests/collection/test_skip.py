@@ -142,6 +142,7 @@ async def test_a_file_that_only_has_another_name_cannot_be_skipped(tmp_path: Pat
     plan = await ingester.plan(await ingester.source.head(), lower)
     assert plan is not None
     assert {found.path for found in plan.ranges} == {"b.jsonl", "c.jsonl"}
+    await ingester._check_there()
     await ingester._mint(plan, lower, lower + 1_000)
     (tmp_path / "b.jsonl").unlink()
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kit.packing import packed
+from tidelog.collection.catalog.announcing import epoch_of_bindings
 from tidelog.collection.ingest.engine import Engine
 from tidelog.collection.ingest.ingest import Ingester, Tick
 from tidelog.collection.ingest.run import run_ingest
@@ -147,11 +148,16 @@ async def ingest(
 
 
 async def bind(ingester: Ingester) -> Binding | None:
-    """Bind the new rows like an ingester that then dies; return None without new rows."""
+    """Bind the new rows like an ingester that then dies; return None without new rows.
+
+    Like after a command that was killed before its announcement, the ingester does not read the
+    catalog: it binds with the entries that it knows.
+    """
     lower = ingester.upper.time
     plan = await ingester.plan(await ingester.source.head(), lower)
     if plan is None or not plan.ranges:
         return None
+    ingester._looked = epoch_of_bindings(ingester.remap.state), 0
     await ingester._mint(plan, lower, ingester._upper_of(plan, lower))
     return await ingester.pending()
 

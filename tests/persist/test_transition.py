@@ -88,6 +88,21 @@ TOLD = {
         (ALREADY, 2, False),
     ),
     "the same number of somebody else": (walk(2), command(1, 2, ("x", 1)), (MISMATCH, 2, False)),
+    "in the write epoch that it names": (
+        walk(2),
+        command(2, 5, ("w", 9), write_epoch=0),
+        (COMMITTED, 5, True),
+    ),
+    "in another write epoch": (
+        apply_diff(walk(2), Diff(write_epoch=1)),
+        command(2, 5, ("w", 9), write_epoch=0),
+        (MISMATCH, 2, False),
+    ),
+    "told again in another write epoch": (
+        apply_diff(walk(2), Diff(write_epoch=1)),
+        command(1, 2, ("w", 1), write_epoch=0),
+        (ALREADY, 2, False),
+    ),
     "to a finished shard": (FINISHED, command(2, 5, ("w", 9)), (MISMATCH, None, False)),
     "the finish, told again": (FINISHED, command(2, None, ("w", 2)), (ALREADY, None, False)),
     "named, the first": (State(), command(0, 1, ("n", 0), named=True), (COMMITTED, 1, True)),

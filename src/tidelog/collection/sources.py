@@ -127,6 +127,8 @@ class Sources:
         check_flag(discard_values, "discard_values")
         info, rendition = await self.find(name)
         if altered_source(change, rendition, info) == rendition:
+            # The first call may have been killed before its announcement.
+            await self.controller.announce(name)
             return info, rendition
         await check_columns_of_kind(change, info, store=self.store, clock=self.clock)
         if not discard_values:

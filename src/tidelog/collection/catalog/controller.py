@@ -9,11 +9,13 @@ Source: storage, "Controller".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 
+from tidelog.collection.catalog.announcing import announce_change
 from tidelog.collection.catalog.catalog import (
     CATALOG_SCHEMA,
     Catalog,
@@ -38,7 +40,7 @@ from tidelog.consensus.port import Consensus
 from tidelog.core.clock import Clock, backoff_us
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import CATALOG_SHARD, new_writer_id
-from tidelog.errors import ContentionError
+from tidelog.errors import ContentionError, LocationError
 from tidelog.machine.lost import state_lost
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.transition import Verdict
@@ -97,7 +99,11 @@ class Controller:
         Raises:
             NoSuchCollection: no source has the name.
         """
+        before = await self.catalog()
         await self._change(lambda known: plan_drop(known, name))
+        # The source is dropped. Without the announcement, its ingesters notice that later.
+        with suppress(LocationError):
+            await self.announce(name, before)
 
     async def create_table(
         self, collection: CollectionInfo, rendition: RenditionInfo, table: TableInfo
@@ -144,6 +150,20 @@ class Controller:
             NoSuchCollection: no source has the name. All errors of ``change``.
         """
         await self._change(lambda known: plan_alter(known, known.source(name), change))
+        await self.announce(name)
+
+    async def announce(self, name: str, catalog: Catalog | None = None) -> None:
+        """Announce a change of a source's entries to its ingesters; see `announce_change`.
+
+        ``catalog`` is one that lists the source, by default the newest.
+
+        Raises:
+            LocationError: the store failed; call again.
+        """
+        known = await self.catalog() if catalog is None else catalog
+        await announce_change(
+            known, name, store=self.store, consensus=self.consensus, clock=self.clock
+        )
 
     async def skip_files(self, name: str, paths: Sequence[str]) -> SourceInfo:
         """Record the files that a source skips; return the changed source.
@@ -162,6 +182,7 @@ class Controller:
             NoSuchCollection: no table has the name, and no source.
         """
         await self._change(lambda known: plan_retain(known, name, retain_ms))
+        await self.announce(name)
 
     async def forget(self, shards: Sequence[str]) -> None:
         """Remove dropped shards from the catalog, once only the records of their end are left."""

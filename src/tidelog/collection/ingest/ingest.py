@@ -3,7 +3,8 @@
 A tick proposes a binding, or finds one that is not committed yet. It reads back the recorded
 binding, computes its updates, and commits them to each shard. Any number of ingesters may tick
 concurrently, and each may die at any point. The shards alone decide the next step, and every
-ingester computes the same updates for a binding.
+ingester computes the same updates for a binding. Commands announce their changes of the catalog, so
+a tick does not read it (`tidelog.collection.catalog.announcing`).
 Source: storage, "The recipe"; design page 6, "The recipe, as it runs".
 """
 
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from tidelog.collection.catalog.announcing import epoch_of_bindings
 from tidelog.collection.catalog.catalog import FILES
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.catalog.lost import INGEST_HOLD
@@ -141,7 +143,9 @@ class Ingester(SourceShards):
             ContentionError: other ingesters committed first at every try.
             LocationError: a store failed.
         """
-        await self._check_there()
+        # Other processes may have changed the catalog since the proposal of a waiting binding.
+        if self.is_look_due or self.remap.state.upper_frontier != self.upper:
+            await self._check_there()
         start_us = self.clock.monotonic_us()
         if not self._is_held:
             await self._begin_to_hold()
@@ -156,7 +160,7 @@ class Ingester(SourceShards):
                 await self.catch_up(error)
                 continue
             except SchemaEvolved:
-                # Another process has altered the source, and an ingester has bound rows since.
+                # Another process has announced a change of the source, or has altered it.
                 await self.refresh()
                 await self._check_there()
                 continue
@@ -220,6 +224,8 @@ class Ingester(SourceShards):
                 return None
             ready = await self._propose(plan, lower)
             self.check_alive()
+            if self.is_look_due:
+                await self._check_there()
         exhausted = plan is not None and not plan.ranges and plan.upper is None
         binding = await self._binding(lower)
         # Read the progress before the commit. This read fails if other ingesters are ahead, and a
@@ -277,6 +283,7 @@ class Ingester(SourceShards):
             await self.controller.alter_source(self.info.name, partial(with_columns, added))
         except NoSuchCollection as error:
             raise self.dropped() from error
+        await self.remap.refresh()  # It has this ingester's own announcement.
         await self._check_there()
         self._added += tuple(name for name in self.schema.names if name not in before.names)
         return self.schema is not before
@@ -361,6 +368,7 @@ class Ingester(SourceShards):
         return computed
 
     async def _check_there(self) -> None:
+        looked = epoch_of_bindings(self.remap.state), self.clock.monotonic_us()
         catalog = await self.controller.catalog()
         known = catalog.sources.get(self.info.name)
         if known is None or known.id != self.info.id:
@@ -371,6 +379,7 @@ class Ingester(SourceShards):
         self._skipped = frozenset(known.skipped)
         self._retain_ms = known.retain_ms
         self.source.pass_over(self._skipped)
+        self._looked = looked
 
     def _lost(self, binding: Binding, progress: SourceProgress) -> list[AddressRange]:
         """Return the skipped ranges that end with a binding: no row of them is held back after it.

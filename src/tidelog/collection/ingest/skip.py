@@ -1,10 +1,10 @@
 """Skipping: how ingestion continues without bytes that were bound and no longer exist.
 
-The catalog first records each skipped range, by the path and the version of its file. Each ingester
-reads the catalog before each tick, so all of them leave out the same ranges. Committed rows stay. A
-range that was bound and not committed becomes one row of the errors. Later files of the same name
-are ingested. A record that an older version of tidelog wrote has only a path: it skips every file
-of that name.
+The catalog first records each skipped range, by the path and the version of its file. An ingester
+reads the catalog before it finishes a binding that waits, and once a minute, so all of them leave
+out the same ranges. Committed rows stay. A range that was bound and not committed becomes one row
+of the errors. Later files of the same name are ingested. A record that an older version of tidelog
+wrote has only a path: it skips every file of that name.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from tidelog.collection.catalog.announcing import LOOK_US, epoch_of_bindings
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
 from tidelog.collection.catalog.lost import INGEST_HOLD, check_states
 from tidelog.collection.ingest.envelope import deletions_schema
@@ -61,7 +62,7 @@ from tidelog.persist.read.snapshot import require_replaced
 from tidelog.persist.states.evolution import decide_found, newest_schema
 from tidelog.persist.states.holding import HISTORY_HOLD
 from tidelog.persist.states.state import State
-from tidelog.persist.states.transition import difference
+from tidelog.persist.states.transition import Verdict, difference
 from tidelog.rowhash import RowSum
 from tidelog.store.port import Store
 
@@ -87,6 +88,8 @@ class SourceShards:
     checkpoints: Checkpoints = field(init=False)
     _founded: ShardSchema = field(init=False)
     _progress: tuple[int, SourceProgress] | None = field(init=False, default=None)
+    # The epoch of the bindings that was known before the last read of the catalog, and its time.
+    _looked: tuple[int | None, int] = field(init=False, default=(None, 0))
 
     def __post_init__(self) -> None:
         self.schema = self.rendition.data_schema
@@ -180,6 +183,13 @@ class SourceShards:
             raise self.altered()
         known = tuple(decode_schema(one).data for one in schemas[: schema_id + 1])
         return replace(decode_schema(schemas[schema_id]), known=known)
+
+    @property
+    def is_look_due(self) -> bool:
+        """Return True if the catalog may have a change that its last read did not show."""
+        epoch, at_us = self._looked
+        is_announced = epoch is None or epoch != epoch_of_bindings(self.remap.state)
+        return is_announced or self.clock.monotonic_us() - at_us >= LOOK_US
 
     def altered(self) -> SchemaEvolved:
         """Return the error for a binding of other columns than this ingester knows."""
@@ -283,7 +293,13 @@ class SourceShards:
         """Propose a binding. If another ingester was first, its binding is recorded instead.
 
         The caller reads back the recorded binding in either case, and commits that one.
+
+        Raises:
+            SchemaEvolved: a command has changed the source since the catalog was read.
         """
+        epoch = self._looked[0]
+        if epoch != epoch_of_bindings(self.remap.state):
+            raise self.altered()
         progress = await self.progress(lower)
         schema = self._founded
         if self.is_altered:
@@ -292,9 +308,12 @@ class SourceShards:
         updates = plan_updates(progress, plan.ranges, schema, upper=upper)
         # No ingester reads bindings below the outputs' upper, so merges may drop them (persist:
         # "bounded input reliance").
-        options = AppendOptions(holds={INGEST_HOLD: Frontier.at(max(lower - 1, 0))})
-        given = updates if updates.num_rows else None
-        await compare_and_append(self.remap, given, Frontier.at(lower), Frontier.at(upper), options)
+        holds = {INGEST_HOLD: Frontier.at(max(lower - 1, 0))}
+        options = AppendOptions(holds=holds, write_epoch=epoch)
+        given, start = updates if updates.num_rows else None, Frontier.at(lower)
+        done = await compare_and_append(self.remap, given, start, Frontier.at(upper), options)
+        if done.verdict is Verdict.MISMATCH and done.upper == start:
+            raise self.altered()
 
     async def _binding(self, lower: int) -> Binding:
         state = self.remap.state

@@ -69,6 +69,7 @@ class AppendOptions:
     named: bool = False
     holds: Mapping[str, Frontier] = field(default_factory=dict)
     schema: ShardSchema | None = None  # The schema of the written parts; by default the handle's.
+    write_epoch: int | None = None  # The result is a MISMATCH if the shard has another one.
 
 
 async def compare_and_append(
@@ -247,6 +248,7 @@ def _command(
         fresh=options.token is None,
         holds=options.holds,
         first_holds=shard.first_holds,
+        write_epoch=options.write_epoch,
     )
 
 

@@ -59,12 +59,17 @@ async def sweep(shard: ShardHandle) -> ShardSweepReport:
     if found.dead:
         await shard.store.delete(list(found.dead))
     if found.young_parts:
-        await _raise_epoch(shard)
+        await raise_epoch(shard)
     await shard.machine.settle()
     return ShardSweepReport(found, len(found.dead))
 
 
-async def _raise_epoch(shard: ShardHandle) -> None:
+async def raise_epoch(shard: ShardHandle) -> None:
+    """Raise the write epoch of a shard from the one that this handle knows.
+
+    Raises:
+        LocationError: the store failed.
+    """
     if shard.state.registered.name:
         await applier_of(shard).raise_epoch(shard)
         return

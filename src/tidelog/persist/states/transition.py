@@ -78,7 +78,8 @@ class CompareAndAppend:
 
     ``fresh`` states that the token was made for this call, so no earlier call can have committed
     it. The same change moves or creates ``holds``. Only the first write of a shard uses ``schema``
-    and ``first_holds``; a later one only checks ``schema``.
+    and ``first_holds``; a later one only checks ``schema``. With a ``write_epoch``, the write lands
+    only while the shard has that one.
     """
 
     schema: bytes
@@ -90,6 +91,7 @@ class CompareAndAppend:
     fresh: bool = False
     holds: Mapping[str, Frontier] = field(default_factory=dict)
     first_holds: Mapping[str, Frontier] = field(default_factory=dict)
+    write_epoch: int | None = None
 
 
 def check_interval(lower: Frontier, upper: Frontier, *, rows: int) -> None:
@@ -138,6 +140,8 @@ def decide_append(
     if by is None:
         check_unregistered(state)
     if command.expected_upper != state.upper_frontier or state.upper is None:
+        return Decision(AppendResult(Verdict.MISMATCH, state.upper_frontier))
+    if command.write_epoch not in (None, state.write_epoch):
         return Decision(AppendResult(Verdict.MISMATCH, state.upper_frontier))
     # After the check of upper: a write that does not land names no parts.
     check_epochs(state.write_epoch, command.parts)
