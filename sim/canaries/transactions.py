@@ -40,7 +40,7 @@ def sweep_raises_the_epoch_alone() -> Iterator[None]:
         here, known = shard.state.registered, shard.state.write_epoch
         await shard.machine.commit(lambda state: decide_epoch_for(state, here, known))
 
-    with patch.object(sweeper, "_raise_epoch", alone):
+    with patch.object(sweeper, "raise_epoch", alone):
         yield
 
 

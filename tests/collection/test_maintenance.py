@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kit.clocks import StuckClock
-from kit.sources import collect, compact, run_once, table_of
+from kit.sources import collect, compact, reopened, run_once, table_of
 from tidelog.collection.ingest.background_merges import BackgroundMerges
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.run import run_ingest
@@ -193,8 +193,9 @@ async def test_a_follower_merges_in_the_background(tmp_path: Path) -> None:
 
 async def test_a_merge_that_cannot_be_made_stops_no_row(tmp_path: Path) -> None:
     """The ingester reports a damaged part, and continues to take rows."""
-    location = await fed(tmp_path, 20)
-    ingester: Ingester = await location.sources.ingester("c")
+    await fed(tmp_path, 20)
+    # The location that wrote the part still has it in memory.
+    ingester: Ingester = await (await reopened(tmp_path)).sources.ingester("c")
     shard = ingester.errors
     lost = next(p.path for b in shard.state.batches for p in b.parts)
     assert lost is not None

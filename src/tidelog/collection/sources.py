@@ -50,6 +50,7 @@ class Sources:
     controller: Controller
     maintenance: Maintenance
     url: str  # The location's URL: a source of files must not read the location's own objects.
+    ingest_store: Store
 
     async def create(self, spec: SourceSpec) -> SourceInfo:
         """Create a source and the collection that it feeds.
@@ -265,7 +266,7 @@ class Sources:
             UsageError: an argument has the wrong type.
         """
         _check_options(engine, bytes_max)
-        engine = engine or LocalEngine(store=self.store, clock=self.clock)
+        engine = engine or LocalEngine(store=self.ingest_store, clock=self.clock)
         info, rendition = await self.find(name)
         schema = rendition.data_schema
         source = open_source(info, schema, store=self.store, clock=self.clock, final=final)
@@ -276,7 +277,7 @@ class Sources:
             rendition=rendition,
             source=source,
             engine=engine,
-            store=self.store,
+            store=self.ingest_store,
             consensus=self.consensus,
             clock=self.clock,
             controller=self.controller,

@@ -44,9 +44,11 @@ from tidelog.store.wrappers.read_only import (
     told_read_only,
 )
 from tidelog.store.wrapping import (
+    INGEST_CACHE,
     NOTHING_TOLD,
     WrappedStores,
     Wrapping,
+    keep_parts,
     split_wrapping,
     told_wrapping,
     with_wrapping,
@@ -96,6 +98,7 @@ class Location:
     consensus: Consensus
     clock: Clock
     wrapping: Wrapping = NOTHING_TOLD
+    _kept: Store | None = field(init=False, default=None)
     _controller: Controller | None = field(init=False, default=None)
     _table_transactions: Transactions | None = field(init=False, default=None)
 
@@ -172,6 +175,7 @@ class Location:
             controller=self.controller,
             maintenance=self.maintenance,
             url=self.url,
+            ingest_store=self.ingest_store,
         )
 
     async def log(
@@ -313,6 +317,18 @@ class Location:
     def store(self) -> Store:
         """Return the store as this process uses it, possibly with a cache."""
         return self.stores.whole
+
+    @property
+    def ingest_store(self) -> Store:
+        """Return the store of the ingesters, which keeps the newest parts unless a cache is set.
+
+        A merge soon reads the parts that a tick has written. All ingesters share the memory.
+        """
+        if self.wrapping.cache is not None:
+            return self.store
+        if self._kept is None:
+            self._kept = keep_parts(self.store, INGEST_CACHE, clock=self.clock)
+        return self._kept
 
     @property
     def executor_url(self) -> str:

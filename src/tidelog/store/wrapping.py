@@ -35,6 +35,7 @@ CACHE_VARIABLE: Final = "TIDELOG_CACHE"
 HEDGE_VARIABLE: Final = "TIDELOG_HEDGE"
 OPTIONS: Final = ("cache", "hedge")
 OFF: Final = "off"
+INGEST_CACHE: Final = CacheSize(memory_bytes=32 << 20)
 
 _PART: Final = re.compile(r"shard/[^/]+/part/[0-9a-f]{8}/[^/]+")
 _SIZE: Final = re.compile(r"([0-9]{1,6})(MiB|GiB)")
@@ -162,14 +163,15 @@ def wrap(
     fresh: Store = HedgedStore(meter, clock=clock) if wrapping.hedge else meter
     if wrapping.cache in (None, OFF):
         return WrappedStores(fresh, fresh, meter)
-    kept = CachedStore(
-        fresh,
-        clock=clock,
-        is_immutable=is_part,
-        bounds=wrapping.bounds,
-        directory=wrapping.directory,
-    )
+    kept = keep_parts(fresh, wrapping.bounds, clock=clock, directory=wrapping.directory)
     return WrappedStores(kept, fresh, meter)
+
+
+def keep_parts(
+    store: Store, bounds: CacheSize, *, clock: Clock, directory: Path | None = None
+) -> CachedStore:
+    """Return a store that caches parts."""
+    return CachedStore(store, clock=clock, is_immutable=is_part, bounds=bounds, directory=directory)
 
 
 def open_wrapped(url: str, *, clock: Clock, otherwise: Wrapping = NOTHING_TOLD) -> WrappedStores:

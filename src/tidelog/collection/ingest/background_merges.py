@@ -46,7 +46,9 @@ class BackgroundMerges:
 
     async def _merge(self, shard: Shard) -> CompactionReport:
         async with self.turn:
-            return await compact(shard, expiry=self.expiries.get(shard.id), merges_max=1)
+            # The ticks of this process keep the state of the handle new.
+            expiry = self.expiries.get(shard.id)
+            return await compact(shard, expiry=expiry, merges_max=1, is_read=True)
 
     async def stop(self) -> None:
         """Cancel the running merge. Its commit is atomic, so it has happened or not."""

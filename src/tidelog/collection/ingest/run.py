@@ -26,7 +26,8 @@ from tidelog.core.clock import Clock, backoff_us
 from tidelog.errors import LocationError, SourceDropped, StoreRefused, TidelogError, unforeseen
 from tidelog.store.wrappers.metered import Usage, usage_of
 
-HEALTH_EVERY_US, HEALTH_IDLE_US = 5_000_000, 60_000_000
+# Each report costs a put. The first one, and those of failures, come soon.
+HEALTH_SOON_US, HEALTH_BUSY_US, HEALTH_IDLE_US = 5_000_000, 60_000_000, 300_000_000
 HEARTBEAT_US: Final = 60_000_000
 TRIES_ONCE: Final = 5
 PAUSE_FIRST_US, PAUSE_MOST_US = 250_000, 30_000_000
@@ -176,7 +177,7 @@ class _Run:
             if not follow:
                 return
             # A run that waits for data must appear as running in the status. The first report is
-            # not delayed, because until then the status shows the previous run.
+            # not delayed, because until then the status shows the previous run, or a failure.
             await self._tell_after(HEALTH_IDLE_US if self._is_told else 0)
             self.background_merges.look()
             await pause(self.ingester.clock, interval_us, self.stop)
@@ -208,7 +209,8 @@ class _Run:
             warnings = self._new_columns(tick)
             self.on_tick(RunProgress(so_far=self.summary(), tick=tick, warnings=warnings))
             self.background_merges.look()
-            await self._tell_after(HEALTH_EVERY_US)
+            period_us = HEALTH_IDLE_US if tick.computed is None else HEALTH_BUSY_US
+            await self._tell_after(period_us if self._is_told else HEALTH_SOON_US)
             # With times from the clock, one more tick would find nothing and only move upper on.
             if tick.exhausted or (not timed and not left):
                 return
@@ -271,7 +273,7 @@ class _Run:
         pause_us = backoff_us(failures, clock, first_us=PAUSE_FIRST_US, most_us=PAUSE_MOST_US)
         self.on_tick(RunProgress(so_far=self.summary(), trouble=error, pause_us=pause_us))
         # The source's store may have failed, and the location's may work: then users see the error.
-        await self._tell_after(HEALTH_EVERY_US, error)
+        await self._tell_after(HEALTH_SOON_US, error)
         await pause(clock, pause_us, self.stop)
 
     async def _tell_after(self, period_us: int, error: TidelogError | None = None) -> None:
@@ -281,7 +283,7 @@ class _Run:
     async def tell_health(self, error: TidelogError | None, *, running: bool) -> None:
         """Write the health. It is a hint, so a failure to write it does not stop the run."""
         ingester, done = self.ingester, self.summary()
-        self._told_us, self._is_told = ingester.clock.monotonic_us(), True
+        self._told_us, self._is_told = ingester.clock.monotonic_us(), error is None
         health = Health(
             engine=ingester.engine.name,
             started_us=self._started_us,

@@ -69,17 +69,19 @@ async def compact(
     expiry: Expiry | None = None,
     merges_max: int = MERGES_MAX,
     merger: Merger = HERE,
+    is_read: bool = False,
 ) -> CompactionReport:
     """Merge until nothing is due, or with ``full`` into one batch; ``merger`` does the work.
 
-    A ``full`` merge drops the updates that ``expiry`` names.
+    A ``full`` merge drops the updates that ``expiry`` names. With ``is_read``, merges are planned
+    on the state that the handle knows. A merge whose inputs are gone by then is overtaken.
 
     Raises:
         CorruptionError: a part is missing, or was changed; that merge changed nothing.
         LocationError: the store failed.
     """
     done = CompactionReport()
-    state = await shard.refresh()
+    state = shard.state if is_read else await shard.refresh()
     if state.registered.name:
         # Merge the parts of committed transactions, too.
         state = await caught_up(shard)
