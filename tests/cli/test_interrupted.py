@@ -271,7 +271,7 @@ def test_a_command_of_one_step_writes_once(command: str, world: World) -> None:
     if command == "log rebuild":
         del made.objects.objects["lake/log/l/manifest/MANIFEST"]
     done = made.run(f"{command} {ONE_STEP[command]}")
-    refused = command == "source skip"  # This source reads no files.
+    refused = command == "source skip"  # Nothing stops this source.
     assert (done.status, done.writes <= 1) == (2 if refused else 0, True), done.err
 
 

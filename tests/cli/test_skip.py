@@ -42,9 +42,35 @@ def test_a_file_that_is_gone_is_skipped_as_the_error_says(cli: Cli) -> None:
     assert sorted(row["n"] for row in rows) == [1, 4, 5]
 
 
-def test_a_source_that_reads_no_files_has_none_to_skip(cli: Cli) -> None:
-    """A source without files has none to skip, and the error says so."""
+def test_a_source_without_lost_rows_has_none_to_skip(cli: Cli) -> None:
+    """Generated rows are never lost, and the error says that nothing blocks the source."""
     cli.done("source", "create", "s", "--generator", "counter")
 
     said = cli("source", "skip", "s", "x")
-    assert (said.status, "reads no files" in said.complaint) == (2, True)
+    assert (said.status, "does not block the source" in said.complaint) == (2, True)
+
+
+def test_collected_records_of_a_log_are_skipped_as_the_error_says(cli: Cli) -> None:
+    """The errors of the source name the lost positions. The status names the log."""
+    cli.done("log", "create", "l")
+    for number in range(3):
+        cli.done("log", "append", "l", given=b"%d\n" % number)
+    cli.done("source", "create", "s", "--log", "l")
+    (cursor,) = cli.done("log", "cursor", "list", "l").objects
+    cli.done("log", "cursor", "drop", "l", cursor["cursor"])
+    cli.done("log", "cursor", "create", "l", "other")
+    cli.done("log", "cursor", "move", "l", "other", "--at", "3")
+    cli.done("log", "collect", "l", "--grace", "0")
+    stopped = cli("ingest", "s", "--engine", "local", "--json")
+
+    assert stopped.status == 1
+    assert "records 1 to 2 of the log 'l' were collected" in stopped.complaint
+    assert "continue without the lost records: tidelog source skip s l" in stopped.complaint.lower()
+    said = cli.done("source", "skip", "s", "l", "--json")
+    assert said.object == {"name": "s", "path": "l", "skipped": True}
+    cli.ingest("s")
+    assert [row["position"] for row in cli.done("read", "s").objects] == [3]
+    (bad,) = cli.done("read", "s_errors").objects
+    assert (bad["file"], bad["offset"]) == ("l", 1)
+    assert bad["reason"] == "'tidelog source skip' skipped the rows up to 3"
+    assert list(cli.done("source", "status", "s", "--json").object["skipped"]) == ["l"]

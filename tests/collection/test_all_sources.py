@@ -174,7 +174,7 @@ async def test_all_sources_are_ingested_and_a_failed_one_is_named(tmp_path: Path
     assert {"a", "c"} <= set(told)
     assert [await numbers(location, name) for name in "ac"] == [[1, 2], [1, 2]]
 
-    await location.sources.skip_file("b", "lost.jsonl")
+    await location.sources.skip("b", "lost.jsonl")
     summaries = await location.sources.ingest_all()
     assert [(name, one.rows, one.bad) for name, one in summaries.items()] == [
         ("a", 0, 0),
@@ -276,7 +276,7 @@ async def test_following_tries_a_failed_source_again(tmp_path: Path) -> None:
 
     def is_done() -> bool:
         if lake.errors and not skips:
-            skips.append(asyncio.create_task(location.sources.skip_file("b", "lost.jsonl")))
+            skips.append(asyncio.create_task(location.sources.skip("b", "lost.jsonl")))
         return "b" in lake.ticks
 
     results = await lake.run(location, stop=is_done)

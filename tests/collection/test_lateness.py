@@ -20,7 +20,7 @@ from kit.dying import DiesWriting
 from kit.shelf_kind import Row, Shelf, empty_shelves, shelf_row
 from kit.sources import bind, table_of
 from tidelog.collection.ingest.ingest import Tick
-from tidelog.collection.ingest.skip import skip_file
+from tidelog.collection.ingest.skip import skip_lost
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import LocationError, SourceRewritten, UsageError
 from tidelog.location import Location, open_location
@@ -248,7 +248,7 @@ async def test_files_are_held_back_too(tmp_path: Path) -> None:
     with pytest.raises(SourceRewritten):
         await run(location, final=True)
 
-    await skip_file(await location.sources.ingester("s"), "1.jsonl")
+    await skip_lost(await location.sources.ingester("s"), "1.jsonl")
     ticks = await run(location, final=True)
     assert (sum(tick.rows for tick in ticks), sum(tick.bad for tick in ticks)) == (0, 2)
     assert await upper_of(location) == FIRST + 5_201

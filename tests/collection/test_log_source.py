@@ -222,7 +222,7 @@ async def test_records_that_were_collected_before_they_were_taken_are_an_error()
     await log.create_cursor("x", (await log.bounds()).next)
     await log.collect(keep=ALL, grace_us=0)
 
-    lost = r"records 1 to 5 of the log 'l'.*from=6'"
+    lost = r"records 1 to 5 of the log 'l'.*source skip s l .*oldest=6"
     with pytest.raises(PositionCollected, match=lost):
         await ingest(location, "s")
     await location.sources.create(

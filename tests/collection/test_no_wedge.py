@@ -236,7 +236,7 @@ async def test_what_no_row_is_to_blame_for_is_told_with_its_file_and_offset(
     assert status.run is not None
     told = "tidelog failed at the file '0.jsonl' from offset 0: LibraryError: no such thing"
     assert (status.run.error, status.run.error_kind) == (told, "invariant")
-    await location.sources.skip_file("c", "0.jsonl")
+    await location.sources.skip("c", "0.jsonl")
     assert (await run_once(await location.sources.ingester("c"))).rows == 1
 
 

@@ -34,9 +34,9 @@ async def test_a_binding_whose_file_is_gone_or_changed_is_finished_without_it(
     with pytest.raises((GoneError, SourceRewritten), match=r"source skip c 'b c\.jsonl'$"):
         await ingested(tmp_path)
     with pytest.raises(UsageError, match="does not block the source"):
-        await location.sources.skip_file("c", "a.jsonl")
+        await location.sources.skip("c", "a.jsonl")
 
-    await location.sources.skip_file("c", "b c.jsonl")
+    await location.sources.skip("c", "b c.jsonl")
     summary = await ingested(tmp_path)
     assert (summary.rows, summary.bad, summary.left_bytes) == (2, 1, 0)
     assert await contents_in(tmp_path) == ["{'n': 1}", "{'n': 2}"]
@@ -48,7 +48,7 @@ async def test_a_binding_whose_file_is_gone_or_changed_is_finished_without_it(
     write_numbers(tmp_path / "d.jsonl", 7)
     assert (await ingested(tmp_path)).rows == 3
     with pytest.raises(UsageError, match="is already skipped"):
-        await location.sources.skip_file("c", "b c.jsonl")
+        await location.sources.skip("c", "b c.jsonl")
     status = await source_status(await location.sources.ingester("c"))
     assert list(status.skipped) == ["b c.jsonl"]
     assert status.left_bytes == 0
@@ -66,7 +66,7 @@ async def test_a_rewritten_file_stops_nothing(tmp_path: Path) -> None:
     assert (summary.rows, summary.bad, summary.left_bytes) == (4, 0, 0)
     assert "rows that both files have occur twice" in summary.notes["a.jsonl"]
     with pytest.raises(UsageError, match="cannot be skipped"):
-        await location.sources.skip_file("c", "a.jsonl")
+        await location.sources.skip("c", "a.jsonl")
     assert await contents_in(tmp_path) == [f"{{'n': {n}}}" for n in range(1, 7)]
 
 
@@ -94,7 +94,7 @@ async def test_a_file_that_blocks_nothing_cannot_be_skipped(tmp_path: Path) -> N
 
     for name in ("a.jsonl", "gone.jsonl", "new.jsonl", "torn.jsonl", "none.jsonl"):
         with pytest.raises(UsageError, match="cannot be skipped: 'tidelog source status c'"):
-            await location.sources.skip_file("c", name)
+            await location.sources.skip("c", name)
     assert (await ingested(tmp_path)).rows == 1
 
 
@@ -105,7 +105,7 @@ async def test_an_ingester_that_had_the_file_is_no_error(tmp_path: Path) -> None
     early, binding = await bound(location)
     computed = await early._compute(binding)
     (tmp_path / "a.jsonl").unlink()
-    await location.sources.skip_file("c", "a.jsonl")
+    await location.sources.skip("c", "a.jsonl")
     await ingested(tmp_path)
 
     won, unchecked, _ = await early._commit(binding, computed)
@@ -147,6 +147,6 @@ async def test_a_file_that_only_has_another_name_cannot_be_skipped(tmp_path: Pat
     (tmp_path / "b.jsonl").unlink()
 
     with pytest.raises(UsageError, match="does not block the source"):
-        await location.sources.skip_file("c", "b.jsonl")
+        await location.sources.skip("c", "b.jsonl")
     await ingested(tmp_path)
     assert await contents_in(tmp_path) == ["{'n': 1}", "{'n': 2}", "{'n': 3}"]

@@ -29,7 +29,7 @@ async def test_a_skipped_file_is_taken_under_another_name(tmp_path: Path) -> Non
     file.rename(tmp_path.parent / "b.jsonl")
     with pytest.raises(GoneError):
         await ingested(tmp_path)
-    await location.sources.skip_file("c", "a.jsonl")
+    await location.sources.skip("c", "a.jsonl")
     (tmp_path.parent / "b.jsonl").rename(tmp_path / "b.jsonl")
 
     await ingested(tmp_path)
@@ -43,7 +43,7 @@ async def test_a_skipped_range_is_one_bad_row(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", {"n": 1, "at": 1_000}, {"n": 2, "at": 5_000})
     await bound(location)
     file.unlink()
-    await location.sources.skip_file("c", "a.jsonl")
+    await location.sources.skip("c", "a.jsonl")
 
     summaries = [await ingested(tmp_path), await ingested(tmp_path, final=True)]
     assert sum(summary.bad for summary in summaries) == 1
@@ -59,7 +59,7 @@ async def test_a_key_has_one_row_whichever_ingester_skips_its_deletion(tmp_path:
     sleeper, binding = await bound(location)
     computed = await sleeper._compute(binding)
     file.unlink()
-    await location.sources.skip_file("c", "b.jsonl")
+    await location.sources.skip("c", "b.jsonl")
     dies = await (await reopened(tmp_path)).sources.ingester("c")
     await dies._check_there()
     without = await dies._compute(binding)

@@ -80,6 +80,39 @@ def test_a_log_is_read_by_executors(spark: SparkSession, tmp_path: Path, protoco
     asyncio.run(both(spark, roots, spec, 410))
 
 
+def test_rows_after_lost_records_are_the_same_in_executors(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The range of the binding has the lost records, too, and no task reads these."""
+    roots = [tmp_path / "a", tmp_path / "b"]
+    batches = [
+        [b'{"k": %d, "at": %d}' % (n, n) for n in range(b, b + 40)] for b in range(0, 400, 40)
+    ]
+    for root in roots:
+        make(root, "l", "slot")
+        append(root, "l", batches)
+    asked: dict[str, Any] = {"schema": "k bigint, at bigint", "time_column": "at"}
+    spec = SourceSpec(name="s", kind="log", settings={"log": "l"}, format="json", **asked)
+
+    async def sums(root: Path, *, is_spark: bool) -> Any:
+        location = await make_source(root, spec)
+        log = await location.log("l")
+        for name in (await log.cursors()).cursors:
+            await log.drop_cursor(name)
+        await log.create_cursor("other", 200)
+        await log.collect(grace_us=0)
+        await location.sources.skip("s", "l")
+        url, clock = location.url, location.clock
+        engine = SparkEngine(spark, location_url=url, clock=clock, settings=CUT)
+        ticks = await ingest(location, "s", engine=engine if is_spark else None, bytes_max=10**6)
+        assert [tick.bad for tick in ticks if tick.bad] == [1]
+        assert 0 < sum(tick.rows for tick in ticks) < 400
+        return await sums_of(location, "s")
+
+    by_hand, by_spark = (asyncio.run(sums(root, is_spark=root.name == "b")) for root in roots)
+    assert by_spark == by_hand
+
+
 async def test_a_kind_that_was_registered_here_is_known_to_executors(
     spark: SparkSession, tmp_path: Path
 ) -> None:

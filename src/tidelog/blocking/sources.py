@@ -47,8 +47,8 @@ class Sources(BlockingTwin[awaited_sources.Sources]):
             self._inner.alter(name, add=add, drop=drop, discard_values=discard_values)
         )
 
-    def skip_file(self, name: str, path: str) -> None:
-        self._portal.run(self._inner.skip_file(name, path))
+    def skip(self, name: str, path: str) -> None:
+        self._portal.run(self._inner.skip(name, path))
 
     def acknowledge(self, name: str, *paths: str) -> None:
         self._portal.run(self._inner.acknowledge(name, *paths))

@@ -204,17 +204,19 @@ def skip(
     context: typer.Context,
     name: SourceName,
     path: Annotated[
-        str, typer.Argument(metavar="PATH", help="The path of the file, as in the error.")
+        str,
+        typer.Argument(metavar="PATH", help="The file, or the log or other path, as in the error."),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Skip a file that disappeared after its rows got a time, but before their commit.
+    """Continue without rows that were lost before their commit.
 
-    Committed rows stay. The lost rows become one bad row. A later file of the same name is
-    ingested. The command skips only a file that stops the source.
+    These are rows of a file that disappeared after they got a time, or collected records of a log.
+    Committed rows stay. The lost rows become one bad row, with their addresses. Later rows are
+    ingested. The command skips only rows that stop the source.
     """
-    on_location(context, lambda location: location.sources.skip_file(name, path))
-    told = f"Skipped the file {path!r} of the source {name!r}. Continue: tidelog ingest {name}"
+    on_location(context, lambda location: location.sources.skip(name, path))
+    told = f"Skipped {path!r} of the source {name!r}. Continue: tidelog ingest {name}"
     show({"name": name, "path": path, "skipped": True}, told, as_json=as_json, is_said=True)
 
 

@@ -23,7 +23,7 @@ from tidelog.collection.ingest.engine import Engine, LocalEngine
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.notes import acknowledge
 from tidelog.collection.ingest.run import run_ingest
-from tidelog.collection.ingest.skip import skip_file
+from tidelog.collection.ingest.skip import skip_lost
 from tidelog.collection.ingest.summary import RunProgress, Summary
 from tidelog.collection.ingest.turns import Turns
 from tidelog.collection.maintenance import Maintenance
@@ -146,14 +146,16 @@ class Sources:
             clock=self.clock,
         )
 
-    async def skip_file(self, name: str, path: str) -> None:
-        """Continue a source without a missing or rewritten file (docs/guides/follow-a-folder.md).
+    async def skip(self, name: str, path: str) -> None:
+        """Continue a source without messages that are gone: of a file, or of a path of its kind.
+
+        Each lost range becomes one bad row, with its addresses (docs/guides/follow-a-folder.md).
 
         Raises:
             NoSuchCollection: no source has the name.
-            UsageError: the source did not stop at that file.
+            UsageError: the source did not stop at that path.
         """
-        await skip_file(await self.ingester(name), path)
+        await skip_lost(await self.ingester(name), path)
 
     async def acknowledge(self, name: str, *paths: str) -> None:
         """Remove a source's reports about the files ``paths``, or all reports without ``paths``.

@@ -329,7 +329,7 @@ async def write_skipped(
         LocationError: the store failed.
     """
     errors = [
-        errors_table(found.path, [Misfit(found.start, _reason(found), "")]) for found in ranges
+        errors_table(found.path, [Misfit(found.first, _reason(found), "")]) for found in ranges
     ]
     rows = error_updates(pa.concat_tables(errors), job)
     writer = part_writer(store, clock, job.errors, ERRORS_SCHEMA)

@@ -43,6 +43,7 @@ from tidelog.collection.source.binding import (
     Taken,
     advance,
 )
+from tidelog.collection.source.given_up import skip_key
 from tidelog.collection.source.kinds import release_source
 from tidelog.collection.source.moves import is_skipped
 from tidelog.collection.source.port import Plan, SourceHead, SurveyResult
@@ -384,15 +385,22 @@ class Ingester(SourceShards):
     def _lost(self, binding: Binding, progress: SourceProgress) -> list[AddressRange]:
         """Return the skipped ranges that end with a binding: no row of them is held back after it.
 
-        Each becomes one bad row, in that binding only.
+        Messages that were lost before their binding end with it. Each range becomes one bad row, in
+        that binding only.
         """
         there = (*progress.held, *binding.ranges)
         done = (found for found in there if found.reached < binding.upper)
-        return [found for found in done if self.is_skipped(found)]
+        lost = (found.given_up for found in binding.ranges)
+        return [
+            *(found for found in lost if found is not None),
+            *(found for found in done if self.is_skipped(found)),
+        ]
 
     def is_skipped(self, found: AddressRange) -> bool:
         """Return True if `tidelog source skip` has skipped a range."""
-        return isinstance(found, FileRange) and is_skipped(found, self._skipped)
+        if isinstance(found, FileRange):
+            return is_skipped(found, self._skipped)
+        return skip_key(found) in self._skipped
 
     async def plan(
         self, head: SourceHead, lower: int, *, taken: Taken | None = None

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from tidelog.collection.catalog.catalog import FILES
+from tidelog.collection.catalog.catalog import FILES, SourceInfo
 from tidelog.collection.ingest.health import Health, decode_health, health_path
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.notes import load_notes
 from tidelog.collection.source.binding import FileRange, Taken
+from tidelog.collection.source.given_up import path_of_key
 from tidelog.collection.source.moves import names_by_path, shown_path
 from tidelog.core.frontier import Frontier
 from tidelog.errors import (
@@ -84,10 +85,15 @@ async def source_status(ingester: Ingester) -> SourceStatus:
         late=sum(found.late for found in taken.values()),
         bad=ingester.errors.state.totals.diffs,
         notes=await load_notes(ingester.store, ingester.info.id),
-        skipped={shown_path(path): at for path, at in known.skipped.items()},
+        skipped={skipped_name(key, known): at for key, at in known.skipped.items()},
         trouble=trouble,
         run=await load_health(ingester),
     )
+
+
+def skipped_name(key: str, info: SourceInfo) -> str:
+    """Return the path in a source's record of a skip, as users name it."""
+    return shown_path(key) if info.kind == FILES else path_of_key(key)
 
 
 def count_files(taken: Taken) -> int:

@@ -21,7 +21,8 @@ from tidelog.collection.formats.records import OFFSET
 from tidelog.collection.formats.times import times_of
 from tidelog.collection.source.binding import AddressRange, Taken
 from tidelog.collection.source.decode import ReadData, decode_messages, required_columns
-from tidelog.collection.source.kind import Frontier, RowRange, SourceKind, told
+from tidelog.collection.source.given_up import GivenUp, skip_key, with_gaps
+from tidelog.collection.source.kind import ADDRESS, Frontier, RowRange, SourceKind, told
 from tidelog.collection.source.port import Plan, SourceHead, Survey
 from tidelog.collection.source.survey_facts import (
     AnyPiece,
@@ -52,12 +53,13 @@ class AddressedHead:
 
     reached: Frontier
     row_bytes: int
+    given_up: GivenUp = field(default_factory=GivenUp)
 
     def left_bytes(self, taken: Taken) -> int:
-        return sum(self._left(path, _limit(taken, path)) for path in self.reached)
+        return sum(self._left(path, self._start(path, taken)) for path in self.reached)
 
     def left_after(self, left_bytes: int, taken: Taken, ranges: Iterable[AddressRange]) -> int:
-        done = ((r, _limit(taken, r.path)) for r in ranges)
+        done = ((r, self._start(r.path, taken)) for r in ranges)
         return left_bytes - sum(
             self._left(r.path, start) - self._left(r.path, r.limit) for r, start in done
         )
@@ -65,9 +67,11 @@ class AddressedHead:
     def _left(self, path: str, start: int) -> int:
         return max(0, self.reached.get(path, 0) - start) * self.row_bytes
 
-
-def _limit(taken: Taken, path: str) -> int:
-    return taken[path].limit if path in taken else 0
+    def _start(self, path: str, taken: Taken) -> int:
+        gap = self.given_up.after(path, taken.get(path))
+        if gap is not None:
+            return gap[1]
+        return taken[path].limit if path in taken else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,7 @@ class AddressedSource:
     opened: Mapping[str, MeteringStore] = field(default_factory=dict)
     brought: type[SourceKind] | None = None
     _recognised: set[str] = field(default_factory=set)
+    _given_up: GivenUp = field(default_factory=GivenUp)
 
     @property
     def range_type(self) -> type[AddressRange]:
@@ -116,12 +121,14 @@ class AddressedSource:
         self.schema = schema
 
     def pass_over(self, paths: frozenset[str]) -> None:
-        """Do nothing: only files can be skipped."""
+        """See `RawSource`; the paths are keys of ranges, see `GivenUp`."""
+        if paths != self._given_up.keys:
+            self._given_up = GivenUp(paths)
 
     async def head(self) -> AddressedHead:
         with told(self.kind):
             reached = await self.kind.head()
-        return AddressedHead(reached, self.kind.row_bytes)
+        return AddressedHead(reached, self.kind.row_bytes, self._given_up)
 
     async def plan(
         self, taken: Taken, head: SourceHead, *, lower: int, bytes_max: int, survey: Survey
@@ -130,31 +137,37 @@ class AddressedSource:
             raise InvariantError("a source was given another source's head")
         await self._recognise(taken)
         job = self._job(lower)
+        gaps = self._given_up.gaps(taken)
         start = {path: found.limit for path, found in taken.items()}
+        start |= {path: limit for path, (_, limit) in gaps.items()}
         surveys: list[RangeSurvey] = []
         for round_ in range(64):
             with told(self.kind):
                 more = await self.kind.plan(start, head.reached, bytes_max=bytes_max << round_)
             if not job.is_timed:
-                return Plan(await self._proven(_carried(more, taken)), None) if more else None
+                proven = await self._proven(_carried(more, taken))
+                ranges = with_gaps(proven, gaps, taken, alone=True)
+                return Plan(tuple(ranges), None) if ranges else None
             found = await self._surveyed(more, taken, job, survey)
             surveys = sorted([*surveys, *found], key=lambda one: (one.asked.path, one.asked.start))
             start |= {one.path: one.limit for one in more}
             complete = all(start.get(path, 0) >= end for path, end in head.reached.items())
             cut = _cut(surveys, complete=complete, rough=round_ >= ROUNDS_MAX)
             if cut is not None:
-                return await self._take(cut, surveys, taken, job)
+                ranges, upper = await self._take(cut, surveys, taken, job)
+                # Without other messages, no time of the data says when these are complete.
+                return Plan(tuple(with_gaps(ranges, gaps, taken, alone=False)), upper)
             if complete:
                 return None
         return None
 
     async def _take(
         self, cut: Cut, surveys: Sequence[RangeSurvey], taken: Taken, job: SurveyJob
-    ) -> Plan:
+    ) -> tuple[Sequence[RowRange], int]:
         held_ms = 0 if self.final else self.info.lateness_ms
         ranges = ranges_until(cut, surveys, time_max=job.time_max, is_held=held_ms > 0)
         upper = upper_after(cut, job.lower, held_ms=held_ms)
-        return Plan(await self._proven(joined(ranges, taken)), upper)
+        return await self._proven(joined(ranges, taken)), upper
 
     async def survey(self, piece: AnyPiece, job: SurveyJob) -> SurveyFacts:
         if not isinstance(piece, RangePiece) or not isinstance(piece.found, RowRange):
@@ -183,15 +196,26 @@ class AddressedSource:
         *,
         anew: bool = False,
     ) -> tuple[AddressRange, ReadData]:
-        await self._check(found)
-        start, limit = found.start if low is None else low, found.limit if high is None else high
-        share = msgspec.structs.replace(found, start=start, limit=limit)
+        if not isinstance(found, RowRange):
+            raise InvariantError("a source was given another source's range")
+        there = found.present
+        await self._check(there)
+        start = there.start if low is None else max(low, there.start)
+        limit = there.limit if high is None else max(high, start)
+        share = msgspec.structs.replace(there, start=start, limit=limit)
         return share, await self._rows(share)
+
+    async def gone(self, taken: Taken) -> Sequence[AddressRange]:
+        with told(self.kind):
+            return await self.kind.gone({path: found.limit for path, found in taken.items()})
 
     async def _rows(self, found: AddressRange) -> pa.Table:
         if not isinstance(found, RowRange):
             raise InvariantError("a source was given another source's range")
         with told(self.kind):
+            if found.start >= found.limit:  # The whole range is given up.
+                columns = await self.kind.columns()
+                return columns.append(pa.field(ADDRESS, pa.int64())).empty_table()
             return pa.concat_tables([batch async for batch in self.kind.read(found)])
 
     async def _surveyed(
@@ -222,7 +246,7 @@ class AddressedSource:
     async def _recognise(self, taken: Taken) -> None:
         """Check, once in a process, that the newest bound range of each path has not changed."""
         for path, found in taken.items():
-            if path not in self._recognised:
+            if path not in self._recognised and skip_key(found) not in self._given_up.keys:
                 with suppress(PositionCollected):  # Committed messages may be collected.
                     await self._check(found)
                 self._recognised.add(path)
@@ -233,9 +257,12 @@ class AddressedSource:
         Raises:
             SourceRewritten: the messages have changed.
         """
-        if isinstance(found, RowRange) and await self._proof(found) != found.proof:
+        if not isinstance(found, RowRange) or found.first >= found.limit:
+            return
+        there = found.present
+        if await self._proof(there) != there.proof:
             raise SourceRewritten(
-                f"{found.path!r} has changed in the range {found.start} to {found.limit - 1} "
+                f"{found.path!r} has changed in the range {there.start} to {found.limit - 1} "
                 "after ingestion gave its rows a time: restore it, or drop the source and create "
                 "it again"
             )

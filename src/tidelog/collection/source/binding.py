@@ -78,6 +78,16 @@ class AddressRange(msgspec.Struct, frozen=True, kw_only=True):
         """Return about how many bytes a read costs; a kind without byte addresses overrides it."""
         return self.limit - self.start
 
+    @property
+    def first(self) -> int:
+        """Return the address after the messages at its start that the range gives up."""
+        return self.start
+
+    @property
+    def given_up(self) -> AddressRange | None:
+        """Return the messages that the range gives up: they were lost before it was bound."""
+        return None
+
     def cut_at(self, places: Int64s) -> Int64s:
         """Return the addresses near ``places`` at which to split the range between tasks."""
         return places
@@ -161,8 +171,8 @@ class SourceProgress:
         """
         needed = dict(self.taken)
         for found in self.held:
-            if found.start < needed[found.path].limit:
-                needed[found.path] = msgspec.structs.replace(found, limit=found.start)
+            if found.first < needed[found.path].limit:
+                needed[found.path] = msgspec.structs.replace(found, limit=found.first)
         return needed
 
 

@@ -360,6 +360,9 @@ class FilesSource:
     async def hold(self, taken: Taken, *, make: bool) -> None:
         """Do nothing: the owner of the files decides how long they exist."""
 
+    async def gone(self, taken: Taken) -> Sequence[AddressRange]:
+        return []
+
     async def read(
         self,
         found: AddressRange,

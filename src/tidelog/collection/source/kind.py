@@ -10,14 +10,17 @@ Source: design page 6, "Raw sources"; storage, "Ingredients".
 from __future__ import annotations
 
 import abc
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+import msgspec
 import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import SourceInfo
+from tidelog.collection.formats.lines import Int64s
 from tidelog.collection.formats.records import OFFSET
 from tidelog.collection.source.binding import AddressRange
 from tidelog.core.arguments import quoted
@@ -33,11 +36,15 @@ ROWS: Final = "rows"  # The format of a source that uses the columns of its kind
 Frontier = Mapping[str, int]  # The first address of each path that is not included.
 
 
+_GIVEN_UP: Final = re.compile("given up until ([0-9]+):(.*)", re.DOTALL)
+
+
 class RowRange(AddressRange, frozen=True, kw_only=True):
     """A range of a source whose addresses count messages, not bytes.
 
     Units: ``size_bytes`` is the approximate size of its messages. ``proof`` comes from the kind: a
-        reader compares it, to detect that the messages have changed since the binding.
+        reader compares it, to detect that the messages have changed since the binding. If the range
+        gives up messages at its start, the proof begins with the address after them.
     """
 
     size_bytes: int = 0
@@ -46,6 +53,33 @@ class RowRange(AddressRange, frozen=True, kw_only=True):
     @property
     def weight_bytes(self) -> int:
         return self.size_bytes
+
+    @property
+    def first(self) -> int:
+        given_up = _GIVEN_UP.fullmatch(self.proof)
+        return self.start if given_up is None else int(given_up[1])
+
+    @property
+    def given_up(self) -> AddressRange | None:
+        if self.first == self.start:
+            return None
+        return AddressRange(path=self.path, start=self.start, limit=self.first)
+
+    @property
+    def present(self) -> RowRange:
+        """Return the range without the messages that it gives up."""
+        given_up = _GIVEN_UP.fullmatch(self.proof)
+        if given_up is None:
+            return self
+        return msgspec.structs.replace(self, start=int(given_up[1]), proof=given_up[2])
+
+    def giving_up(self, start: int) -> RowRange:
+        """Return the range with the messages since ``start`` added: it gives them up."""
+        proof = f"given up until {self.start}:{self.proof}"
+        return msgspec.structs.replace(self, start=start, proof=proof)
+
+    def cut_at(self, places: Int64s) -> Int64s:
+        return places[places > self.first]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +225,13 @@ class SourceKind(abc.ABC):
             GoneError: the messages no longer exist.
         """
         return ""
+
+    async def gone(self, start: Frontier) -> Sequence[RowRange]:
+        """Return the ranges from ``start`` on whose messages no longer exist, before later ones.
+
+        'tidelog source skip' gives them up. By default, a kind loses no messages.
+        """
+        return []
 
     async def hold(self, taken: Frontier, *, make: bool) -> None:  # noqa: B027 - most need none
         """Keep the messages after ``taken``, and release those before it.

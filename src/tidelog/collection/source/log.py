@@ -73,6 +73,7 @@ class LogRecords(SourceKind):
         self._opened: Log | None = None
         self._witness: Witness | None = None
         self._is_weighed = False
+        self._is_unheld = False
 
     @property
     def cursor(self) -> str:
@@ -130,20 +131,26 @@ class LogRecords(SourceKind):
                 async for table in records:
                     yield _rows(log, [table])
 
+    async def gone(self, start: Frontier) -> Sequence[RowRange]:
+        low, oldest = self._first(start), (await (await self._log()).bounds()).oldest
+        return [RowRange(path=self.path, start=low, limit=oldest)] if low < oldest else []
+
     async def hold(self, taken: Frontier, *, make: bool) -> None:
         position = self._first(taken)
         if self._witness is not None and self._witness.position >= position:
             return
+        make = make or self._is_unheld
         try:
             log = await self._log()
             witness = self._witness or await self._cursor(log, position, make=make)
             if witness is not None and witness.position < position:
                 witness = await log.move_cursor(witness, position)
-            self._witness = witness
+            self._witness, self._is_unheld = witness, False
         except (CursorMoved, BusyError, UsageError, PositionCollected):
             # Another ingester moves the cursor too, or a collector reads it: the next tick tries
-            # again. Or the log no longer has the position: the next plan reports that.
-            self._witness = None
+            # again. Or the log no longer has the position: the next plan reports that, and the tick
+            # after a skip creates the cursor.
+            self._witness, self._is_unheld = None, make
 
     async def _cursor(self, log: Log, position: int, *, make: bool) -> Witness | None:
         try:
@@ -191,12 +198,11 @@ class LogRecords(SourceKind):
                 f"{bounds.next}: an older copy or a new log replaced it. Restore it, or drop the "
                 "source and create it again"
             )
-        where = shlex.quote(self.where)
+        source = self.opening.info.name
         raise PositionCollected(
             f"records {start} to {bounds.oldest - 1} of the log {self.path!r} were collected "
-            f"before the source {self.opening.info.name!r} ingested them, and are lost. Its rows "
-            "stay. Ingest the later records with another source, and keep its cursor: 'tidelog "
-            f"source create NAME --log {where} --set from={bounds.oldest}'",
+            f"before the source {source!r} ingested them, and are lost. Its rows stay. Continue "
+            f"without the lost records: tidelog source skip {source} {shlex.quote(self.path)}",
             oldest=bounds.oldest,
         )
 

@@ -110,6 +110,13 @@ class RawSource(Protocol):
         """Return the requests that this process has sent to the source's store so far."""
         ...
 
+    async def gone(self, taken: Taken) -> Sequence[AddressRange]:
+        """Return the ranges after ``taken`` that were lost before their binding.
+
+        A source of files has none: it binds only files that exist.
+        """
+        ...
+
     async def read(
         self,
         found: AddressRange,

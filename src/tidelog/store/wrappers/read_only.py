@@ -25,7 +25,7 @@ acknowledge add adopt advance alter append append_arrow appender apply begin clo
 commit_parts compact compare_and_append configure copy create create_checkpoint create_cursor
 create_pin delete drop drop_checkpoint drop_cursor drop_hold drop_pin drop_writer end_leases
 evolve_schema forget fork hold ingest ingest_all insert lease merge meta_stream move_consensus
-move_cursor move_hold open_stream rebuild register retain retire seal skip_file sweep tidy
+move_cursor move_hold open_stream rebuild register retain retire seal skip sweep tidy
 try_append try_compare_and_append update upsert write_parts
 """
 # The public methods that write, of all handles. A test finds a method that is missing here.
