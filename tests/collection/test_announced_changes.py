@@ -221,7 +221,7 @@ async def test_a_waiting_binding_is_finished_without_a_skipped_file(tmp_path: Pa
     await bound(lake)
     await running.refresh()
     file.unlink()
-    await lake.sources.skip_file("c", "b.jsonl")
+    await lake.sources.skip("c", "b.jsonl")
 
     summary = await run_once(running)
     assert (summary.rows, summary.bad) == (0, 1)

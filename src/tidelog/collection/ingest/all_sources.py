@@ -89,7 +89,7 @@ class AllSources:
     stop: Callable[[], bool] = lambda: False
     follow: bool = False
     interval_us: int = 0
-    _running: dict[str, asyncio.Task[None]] = field(init=False, default_factory=dict)
+    _running: dict[str, tuple[str, asyncio.Task[None]]] = field(init=False, default_factory=dict)
     _given_up: set[str] = field(init=False, default_factory=set)
     _latest: dict[str, Summary] = field(init=False, default_factory=dict)
     _summaries: dict[str, Summary] = field(init=False, default_factory=dict)
@@ -129,13 +129,24 @@ class AllSources:
             return known
 
     def _start(self, group: asyncio.TaskGroup, known: Mapping[str, str]) -> None:
-        """Start a run for each source that has none, except those that failed for good."""
+        """Start a run for each source that has none, except those that failed for good.
+
+        An ingester learns of a drop with its next binding. So the run of a dropped source is
+        cancelled here, and another source may have its name.
+        """
         if self.stop():
             return
+        self._running = {n: run for n, run in self._running.items() if not run[1].done()}
+        for name, (source_id, task) in self._running.items():
+            if known.get(name) != source_id and not task.cancelling():
+                task.cancel()
+                self._failed.pop(name, None)
+                self.on_error(name, SourceDropped(f"the source {name!r} was dropped"), 0)
         for name, source_id in known.items():
             if name not in self._running and source_id not in self._given_up:
                 work = self._ingest(name, source_id)
-                self._running[name] = group.create_task(work, name=f"ingest {name}")
+                task = group.create_task(work, name=f"ingest {name}")
+                self._running[name] = source_id, task
 
     async def _ingest(self, name: str, source_id: str) -> None:
         """Ingest one source to its end; with ``follow``, try again after an error."""
@@ -154,7 +165,6 @@ class AllSources:
             await pause(self.clock, RETRY_US, self.stop)
             if self.stop():
                 break
-        del self._running[name]
 
     async def _run(self, name: str) -> TidelogError | None:
         """Run a source once; return the error that ended the run."""
@@ -166,10 +176,11 @@ class AllSources:
             failed = error
         except Exception as error:  # noqa: BLE001  The other sources continue.
             failed = unforeseen(error, f"the source {name!r}")
-        latest, before = self._latest.pop(name, None), self._summaries.get(name)
-        if latest is not None:
-            # A repeated run counts from zero.
-            self._summaries[name] = with_counts_of(latest, *([before] if before else []))
+        finally:
+            latest, before = self._latest.pop(name, None), self._summaries.get(name)
+            if latest is not None:
+                # A repeated run counts from zero.
+                self._summaries[name] = with_counts_of(latest, *([before] if before else []))
         return failed
 
     def _tell(self, name: str, progress: RunProgress) -> None:
