@@ -57,7 +57,8 @@ MODULES: Final[dict[str, tuple[Twin, ...]]] = {
             "A connection to a location; close it, or use it in ``with``.",
             base="tidelog.blocking.transacting.TransactingConnection",
             internal=names(
-                "controller maintenance executor_url store table_transactions transact attempts"
+                "controller maintenance executor_url store ingest_store table_transactions "
+                "transact attempts"
             ),
             fields=("url",),
         ),
