@@ -47,6 +47,7 @@ HANDLES: Final[dict[str, Handle]] = {
     "Tables": lambda lake: lake.tables,
     "Table": lambda lake: lake.table("table"),
     "TableTransaction": lambda lake: lake.transaction(),
+    "Renditions": lambda lake: lake.renditions,
     "Sources": lambda lake: lake.sources,
 }
 OTHERS: Final[dict[str, Handle]] = {
@@ -153,6 +154,12 @@ READS: Final[dict[str, dict[str, Call]]] = {
     "TableTransaction": {
         "commit": lambda tx: tx.commit(),
         "snapshot": lambda tx: tx.snapshot("table"),
+    },
+    "Renditions": {
+        "list": lambda some: some.list("files"),
+        "describe": lambda some: some.describe("files"),
+        "history": lambda some: some.history("files"),
+        "diff": lambda some: some.diff("files", "files"),
     },
     "Sources": by_name("list") | {"find": lambda sources: sources.find("files")},
 }

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from tidelog.blocking.location import Location
     from tidelog.blocking.logs import Log, Logs
     from tidelog.blocking.shards import Shard, Shards, Transactions
-    from tidelog.blocking.sources import Sources
+    from tidelog.blocking.sources import Renditions, Sources
     from tidelog.collection.formats.csv.guess import CsvOptions
     from tidelog.collection.reading import CollectionDescription
+    from tidelog.collection.rendition_spec import RenditionSpec
+    from tidelog.collection.renditions import RenditionChange, RenditionFacts
     from tidelog.collection.spec_types import SourceSpec
     from tidelog.collection.table.history import TableCommit
     from tidelog.keyed.values import Keys, Retention, Sealing
@@ -66,6 +68,10 @@ __all__ = [
     "Pace",
     "RecordCodec",
     "RecordUpdate",
+    "RenditionChange",
+    "RenditionFacts",
+    "RenditionSpec",
+    "Renditions",
     "Retention",
     "Sealing",
     "Shape",
@@ -97,6 +103,10 @@ _HOMES = {
     "Location": "tidelog.blocking.location",
     "Logs": "tidelog.blocking.logs",
     "Shards": "tidelog.blocking.shards",
+    "RenditionChange": "tidelog.collection.renditions",
+    "RenditionFacts": "tidelog.collection.renditions",
+    "RenditionSpec": "tidelog.collection.rendition_spec",
+    "Renditions": "tidelog.blocking.sources",
     "Sources": "tidelog.blocking.sources",
     "Table": "tidelog.blocking.collections",
     "TableCommit": "tidelog.collection.table.history",

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tidelog.collection.collections import Collections
     from tidelog.collection.formats.csv.guess import CsvOptions
     from tidelog.collection.reading import CollectionDescription, Contents
+    from tidelog.collection.rendition_spec import RenditionSpec
+    from tidelog.collection.renditions import RenditionChange, RenditionFacts, Renditions
     from tidelog.collection.sources import Sources
     from tidelog.collection.spec_types import SourceSpec
     from tidelog.collection.table.history import TableCommit
@@ -69,6 +71,10 @@ __all__ = [
     "Pace",
     "RecordCodec",
     "RecordUpdate",
+    "RenditionChange",
+    "RenditionFacts",
+    "RenditionSpec",
+    "Renditions",
     "Retention",
     "Sealing",
     "Shape",
@@ -99,6 +105,7 @@ _AWAITED = {
     "KeyedReader": "tidelog.keyed.reader",
     "Log": "tidelog.wal.log",
     "Logs": "tidelog.wal.logs",
+    "Renditions": "tidelog.collection.renditions",
     "Shard": "tidelog.persist.handle.shard",
     "Shards": "tidelog.persist.shards",
     "Sources": "tidelog.collection.sources",

@@ -110,6 +110,13 @@ class ExpressionTooSlow(UsageError):
     """
 
 
+class HandoverRefused(UsageError):
+    """Readers cannot change to another rendition at this time.
+
+    Remedy: the message names the condition that is not met; pass another time, or wait.
+    """
+
+
 class NoSuchStream(UsageError):
     """The log has no open stream with that id.
 
@@ -277,6 +284,13 @@ class SourceDropped(GoneError):
     """Another process dropped the source during its ingestion.
 
     Remedy: stop the ingester.
+    """
+
+
+class RenditionSucceeded(GoneError):
+    """Readers of the collection read another rendition since a handover.
+
+    Remedy: ingest the rendition that the message names.
     """
 
 

@@ -48,6 +48,8 @@ SETUP: Final = (
     ("ingest s --max-bytes-per-tick 100", b""),
     ("log append l", b"g\n"),
     ("hold create s h", b""),
+    ("rendition create s2 --of s", b""),
+    ("ingest s2", b""),
     ("keyed create k", b""),
     ("keyed append k --key a", b"1\n2\n"),
     ("keyed seal k", b""),
@@ -79,6 +81,7 @@ class Case:
 # Options that the page leaves out: answers to questions, and shorter waits.
 OPTIONS: Final = {
     "source drop": "--yes",
+    "rendition drop": "--yes",
     "collect": "--grace 0s",
     "collection retain": "--yes",
     "source alter": "--yes",
@@ -100,6 +103,11 @@ CASES: Final = {
         "source alter s --drop stream --yes", names={"NAME": "s", "COLUMNS": "stream"}
     ),
     "source drop": Case("source drop s --yes", names={"NAME": "s"}),
+    "rendition create": Case("rendition create s3 --of s", names={"NAME": "s3", "COLLECTION": "s"}),
+    "rendition drop": Case("rendition drop s2 --yes", names={"NAME": "s2"}),
+    "collection handover": Case(
+        "collection handover s --to s2", names={"COLLECTION": "s", "NAME": "s2"}
+    ),
     "collection retain": Case(
         "collection retain s 1s --yes", names={"NAME": "s", "DURATION": "1s"}
     ),
@@ -179,6 +187,10 @@ READS: Final = {
     "source list": "",
     "source describe": "s",
     "source status": "s",
+    "rendition list": "s",
+    "rendition describe": "s2",
+    "rendition history": "s",
+    "rendition diff": "s s2",
     "log scan": "l",
     "log list": "",
     "log describe": "l",
@@ -353,9 +365,14 @@ def seen(world: World) -> dict[str, Any]:
             pins = listed(world, f"log pin list {name}")
             found[f"pins {name}"] = {plain(one, "pin", "start", "limit") for one in pins}
             found[f"streams {name}"] = world.run(f"log stream list {name}").out.count("\n")
-    for one in listed(world, "source list"):
+    tables = [one["name"] for one in listed(world, "table list")]
+    for one in listed(world, "collection list"):
+        if one["name"] in tables:
+            continue
         rows = listed(world, f"read {one['name']}")
         found[f"source {one['name']}"] = [plain(row, "position", "body") for row in rows]
+        versions = listed(world, f"rendition list {one['name']}")
+        found[f"renditions {one['name']}"] = {plain(v, "name", "active") for v in versions}
         holds = listed(world, f"hold list {one['name']}")
         found[f"holds {one['name']}"] = {plain(h, "hold") for o in holds for h in o["holds"]}
     for one in listed(world, "keyed list"):

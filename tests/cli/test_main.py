@@ -575,7 +575,7 @@ def test_the_package_is_a_command() -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("tidelog re", "read"),
+        ("tidelog rea", "read"),
         ("tidelog collection d", "describe"),
         ("tidelog read x --wh", "--where"),
     ],

@@ -134,7 +134,7 @@ MODULES: Final[dict[str, tuple[Twin, ...]]] = {
         Twin(
             "tidelog.collection.collections.Collections",
             "The collections of a location.",
-            internal=names("opened"),
+            internal=names("opened of_rendition"),
         ),
         Twin(
             "tidelog.collection.collection.Collection",
@@ -143,7 +143,8 @@ MODULES: Final[dict[str, tuple[Twin, ...]]] = {
             internal=names(
                 "all_shards all_states states check_since refresh since upper resolve_as_of "
                 "resolve_between resolve_start reading served contents rows_of changes_of "
-                "parts_until parts_between snapshots"
+                "parts_until parts_between snapshots first_shard mark eras era_at is_complete "
+                "states_at"
             ),
         ),
         Twin(
@@ -176,6 +177,7 @@ MODULES: Final[dict[str, tuple[Twin, ...]]] = {
             "The sources of a location.",
             internal=names("add ingester"),
         ),
+        Twin("tidelog.collection.renditions.Renditions", "The renditions of collections."),
     ),
 }
 HOMES: Final = {twin.name: module for module, twins in MODULES.items() for twin in twins}

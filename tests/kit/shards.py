@@ -186,6 +186,7 @@ def reading_of(shard: Shard, schema: ShardSchema, columns: Sequence[str]) -> Rea
     """Return the read of columns of a shard as those of a collection."""
     return Reading(
         name="c",
+        rendition="",
         schema=schema,
         appended=False,
         store=shard.store,

@@ -11,9 +11,10 @@ from fractions import Fraction
 
 import pytest
 
-from sim.models import collection, slot_commit, takeover
+from sim.models import collection, handover, slot_commit, takeover
 from sim.models.__main__ import main
 from sim.models.explore import Exploration, explore
+from sim.models.handover import Handover
 from sim.models.scopes import CANARIES, HOLDING, RULES, Scope, command_of, name_of, visit
 from sim.models.slot_world import DATA, SEAL, FinishedAgent, ReadProgress, World, WritingAgent, sees
 from sim.models.slot_world import Scope as SlotScope
@@ -245,3 +246,18 @@ def test_the_long_form_visits_one_scope_and_says_what_it_found(
     assert main(["slot", "--openers", "1", "--broken", "blind"]) == 1
     assert main(["collection", "--states", "100"]) == 0
     assert "held so far: states=100 " in capsys.readouterr().out
+
+
+def test_a_handover_keeps_its_rules_in_each_interleaving() -> None:
+    """The decisions are those of the code, so a change of them is explored here."""
+    found = Handover().explored()
+
+    assert found.violation is None, found.render()
+    assert found.is_whole
+    assert found.states > 50_000
+
+
+@pytest.mark.parametrize("rule", handover.RULES)
+def test_a_handover_without_one_of_its_rules_does_harm(rule: str) -> None:
+    """Otherwise the model would not see what the rule is for."""
+    assert Handover(rule).explored().violation is not None

@@ -210,12 +210,12 @@ async def test_a_failed_renewal_is_tried_again(place: str) -> None:
     collection = await (await open_location(place, clock=clock)).collection("t")
     await collection.refresh()
     hold = CheckpointHold(name="stream-x", lease_us=3 * MOVE_US, clock=clock)
-    await hold.keep(collection.shards, BASE)
+    await hold.keep(collection.eras, BASE)
     clock.slept_us += MOVE_US
     with patch.object(checkpoint_hold, "keep_lease", side_effect=LocationError("away")):
-        await hold.keep(collection.shards, BASE)
+        await hold.keep(collection.eras, BASE)
     clock.slept_us += MOVE_US
-    await hold.keep(collection.shards, BASE)
+    await hold.keep(collection.eras, BASE)
 
     assert [shard.state.holds["stream-x"].beat for shard in collection.shards] == [1, 1]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tidelog.blocking.keyed import KeyedLogs
     from tidelog.blocking.logs import Log, Logs
     from tidelog.blocking.shards import Shard, Shards
-    from tidelog.blocking.sources import Sources
+    from tidelog.blocking.sources import Renditions, Sources
     from tidelog.collection.formats.times import When
     from tidelog.collection.reading import SqlResult
     from tidelog.location.consensus_migration import MoveReport
@@ -75,6 +75,12 @@ class Location(TransactingConnection[awaited_location.Location]):
         from tidelog.blocking.sources import Sources
 
         return Sources(self._portal, self._inner.sources)
+
+    @property
+    def renditions(self) -> Renditions:
+        from tidelog.blocking.sources import Renditions
+
+        return Renditions(self._portal, self._inner.renditions)
 
     def log(
         self, name: str, *, shape: Shape | None = None, batching: Batching | None = None

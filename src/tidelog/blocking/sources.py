@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.blocking.portal import BlockingTwin, documented_as
+from tidelog.collection import renditions as awaited_renditions
 from tidelog.collection import sources as awaited_sources
 
 if TYPE_CHECKING:
@@ -14,8 +15,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.collection.catalog.catalog import RenditionInfo, SourceInfo
+    from tidelog.collection.formats.times import When
     from tidelog.collection.ingest.engine import Engine
     from tidelog.collection.ingest.summary import RunProgress, Summary
+    from tidelog.collection.rendition_spec import RenditionSpec
+    from tidelog.collection.renditions import RenditionChange, RenditionFacts
     from tidelog.collection.spec_types import SourceSpec
 
 
@@ -88,3 +92,39 @@ class Sources(BlockingTwin[awaited_sources.Sources]):
                 engine=engine, bytes_max=bytes_max, strict=strict, final=final, on_tick=on_tick
             )
         )
+
+
+@documented_as(awaited_renditions.Renditions)
+class Renditions(BlockingTwin[awaited_renditions.Renditions]):
+    """The renditions of collections."""
+
+    def create(self, spec: RenditionSpec, *, of: str) -> RenditionFacts:
+        return self._portal.run(self._inner.create(spec, of=of))
+
+    def list(self, of: str) -> builtins.list[RenditionFacts]:
+        return self._portal.run(self._inner.list(of))
+
+    def describe(self, name: str) -> RenditionFacts:
+        return self._portal.run(self._inner.describe(name))
+
+    def history(self, of: str) -> tuple[builtins.list[RenditionChange], int | None]:
+        return self._portal.run(self._inner.history(of))
+
+    def diff(self, one: str, other: str, *, as_of: When | None = None) -> pa.Table:
+        return self._portal.run(self._inner.diff(one, other, as_of=as_of))
+
+    def handover(
+        self,
+        of: str,
+        *,
+        to: str,
+        at: When | None = None,
+        wait: bool = False,
+        timeout_us: int | None = None,
+    ) -> int:
+        return self._portal.run(
+            self._inner.handover(of, to=to, at=at, wait=wait, timeout_us=timeout_us)
+        )
+
+    def drop(self, name: str) -> None:
+        self._portal.run(self._inner.drop(name))

@@ -1,4 +1,4 @@
-"""``tidelog collection``: list and describe collections, and set their retention."""
+"""``tidelog collection``: list and describe collections, set their retention, hand them over."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tidelog.cli.output import (
     show,
     show_list,
 )
+from tidelog.cli.rendition import hand_over
 
 if TYPE_CHECKING:
     from tidelog.cli.hold import HoldRow
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tidelog.persist.maintenance.usage import ShardUsage
     from tidelog.persist.states.state import State
 
-app = group("List and describe collections, and set their retention.")
+app = group("List and describe collections, set their retention, and hand them over.")
 
 
 @app.command("list")
@@ -125,6 +126,9 @@ def retain(
     since = {"name": name, "retain_ms": retain_ms, "since": after.since}
     fields = {**since, "holds": [asdict(one) for one in holds]}
     show(fields, told, as_json=as_json, is_said=True)
+
+
+app.command("handover")(hand_over)
 
 
 def plan_of(states: Sequence[State], retain_ms: int | None) -> RetentionPlan:

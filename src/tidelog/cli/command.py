@@ -47,7 +47,8 @@ Timeout = Annotated[
 
 _READS: Final = """
 read, changes, history, sql, inspect, scrub, serve, collection list, collection describe,
-table list, table describe, source list, source describe, source status, hold list, log scan,
+table list, table describe, source list, source describe, source status, rendition list,
+rendition describe, rendition history, rendition diff, hold list, log scan,
 log follow, log list, log describe, log scrub, log export, log stream list, log cursor list,
 log pin list, keyed list, keyed describe, keyed scan, keyed follow, keyed count, keyed keys,
 keyed segments, keyed scrub, keyed checkpoint list, shard read, shard changes, shard list,

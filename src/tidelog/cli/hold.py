@@ -89,6 +89,9 @@ def create(
         if since is not None:
             _check_readable(held, since)
             _check_complete(held, since)
+        if held.collection is not None:
+            time = None if since is None else since.time
+            return held, await held.collection.hold(hold, time, token=token)
         return held, await place_hold(held.shards, hold, since, token=token)
 
     held, since = on_location(context, work)
@@ -122,14 +125,14 @@ def move(
         )
 
     async def work(location: Location) -> tuple[Held, Frontier]:
-        from tidelog.collection.hold_all import check_newest_stays, move_hold
+        from tidelog.collection.hold_all import move_hold
 
         held = await _held(location, name, shard, owned=hold)
         since = held.time_of(at, "--at")
-        if held.is_collection:
-            check_newest_stays(held.states, since)
-        else:
+        if held.collection is None:
             _check_complete(held, since)
+        if held.collection is not None:
+            return held, await held.collection.move_hold(hold, since.time, token=token)
         return held, await move_hold(held.shards, hold, since, token=token)
 
     held, since = on_location(context, work)
@@ -158,7 +161,10 @@ def drop(
 
         held = await _held(location, name, shard, owned=hold)
         holds_of(held.shards, hold)
-        await drop_hold(held.shards, hold, token=token)
+        if held.collection is not None:
+            await held.collection.drop_hold(hold, token=token)
+        else:
+            await drop_hold(held.shards, hold, token=token)
         return held
 
     held = on_location(context, work)
@@ -207,9 +213,9 @@ def _check_readable(held: Held, since: Frontier) -> None:
     Raises:
         UsageError: the time is before a shard's since.
     """
-    from tidelog.core.frontier import join
+    from tidelog.core.frontier import Frontier
 
-    earliest = join(state.since_frontier for state in held.states)
+    earliest = Frontier.of(held.since)
     if not earliest <= since:
         raise UsageError(
             f"a hold of {held.name!r} can be at {held.text_of(earliest)} at least, the earliest "
@@ -226,7 +232,10 @@ def _check_complete(held: Held, since: Frontier) -> None:
     """
     from tidelog.core.frontier import meet
 
-    upper = meet(state.upper_frontier for state in held.states)
+    if held.collection is not None:
+        upper = held.collection.upper
+    else:
+        upper = meet(state.upper_frontier for state in held.states)
     if not since <= upper:
         raise UsageError(
             f"a hold of {held.name!r} can be at {held.text_of(upper)} at most, the upper: "
@@ -243,17 +252,17 @@ class Held:
     ) -> None:
         self.name = name
         self.shards = shards
-        self._collection = collection
+        self.collection = collection
 
     @property
     def is_collection(self) -> bool:
-        return self._collection is not None
+        return self.collection is not None
 
     @property
     def states(self) -> Sequence[State]:
         """Return the states of the shards, as they were last read."""
-        if self._collection is not None:
-            return self._collection.all_states
+        if self.collection is not None:
+            return [one for era in self.collection.eras for one in era.all_states]
         return [shard.state for shard in self.shards]
 
     @property
@@ -261,7 +270,10 @@ class Held:
         """Return the earliest time at which all shards are readable."""
         from tidelog.core.frontier import join
 
-        found = join([state.since_frontier for state in self.states])
+        if self.collection is not None:
+            found = self.collection.since
+        else:
+            found = join([state.since_frontier for state in self.states])
         return None if found.is_empty else found.time
 
     def time_of(self, text: str, what: str) -> Frontier:
@@ -314,7 +326,8 @@ async def _held(location: Location, name: str, is_shard: bool, *, owned: str = "
         else:
             check_not_own(owned)
             await collection.refresh()
-            return Held(name, collection.all_shards, collection)
+            held = [shard for era in collection.eras for shard in era.all_shards]
+            return Held(name, held, collection)
     found = await location.shards.find(name)
     if found.state.is_dropped:
         raise UsageError(f"the shard {name!r} was dropped: there is nothing to hold")

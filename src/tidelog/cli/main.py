@@ -171,6 +171,7 @@ _GROUPS: Final = {
     "collection": "collection",
     "table": "table",
     "source": "source",
+    "rendition": "rendition",
     "log": "log",
     "keyed": "keyed",
     "shard": "shard",

@@ -90,12 +90,14 @@ async def _read(
     if as_of is not None:
         parse_time(as_of, now_us=location.clock.now_us())
     collection = await location.collection(name)
-    reading = collection.reading(to.selection(), is_packed=to.format == "parquet")
+    to.selection().check(collection.schema)
     time = await collection.resolve_as_of(
         as_of, what="--as-of", wait=waiting.wait, timeout_us=waiting.timeout_us
     )
     _say_bare_time(as_of, "--as-of")
-    rows = collection.rows_of(reading, time)
+    era = collection.era_at(time)  # Another rendition may have other columns.
+    reading = era.reading(to.selection(), is_packed=to.format == "parquet")
+    rows = era.rows_of(reading, time)
     told = f"as of {format_time(time)}"
     await write_all(rows, reading.narrow.data, to, clock=location.clock, unit="row", told=told)
 

@@ -75,18 +75,16 @@ def create(
     multiline: Multiline = None,
     ignore_case: options.IgnoreCase = False,
     evolve: options.Evolve = False,
+    keep_bindings: options.KeepBindings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a source, and the collection that it feeds.
+    """Create a source and its collection, and show the schema and csv format.
 
-    The command sets the schema and the csv format, and shows both; 'tidelog source alter' adds and
-    drops columns. The command creates the location if that does not exist.
+    The command creates the location if that does not exist.
     """
     from tidelog.collection.spec_types import SourceSpec
 
-    read, settings = options.what_is_read(
-        files=files, log=log, generator=generator, kind=kind, settings=setting
-    )
+    read, settings = options.what_is_read(files, log, generator, kind, setting)
     spec = SourceSpec(
         name=name,
         files=tuple(files or ()),
@@ -114,6 +112,7 @@ def create(
         ),
         ignore_case=ignore_case,
         evolve=evolve,
+        keep_bindings=keep_bindings,
     )
     _show_created(*asyncio.run(_create(location_url(context), spec)), as_json=as_json)
 

@@ -128,13 +128,20 @@ Evolve = Annotated[
         help="Let ingesters add a column, with an inferred type, for each new field of the data.",
     ),
 ]
+KeepBindings = Annotated[
+    bool | None,
+    typer.Option(
+        "--keep-bindings/--forget-bindings",
+        help="Remember which data was read at each time, so that a new rendition can read the "
+        "same. The default for files; other sources forget it.",
+    ),
+]
 Shards = Annotated[
     int, typer.Option(metavar="N", help="Divide the rows among N shards, each with its own merges.")
 ]
 
 
 def what_is_read(
-    *,
     files: list[str] | None,
     log: str | None,
     generator: str | None,
@@ -228,8 +235,8 @@ def csv_options(
     null: list[str] | None,
     date_format: str | None,
     timestamp_format: str | None,
-    header: bool | None,
-    multiline: bool | None,
+    header: bool | None = None,
+    multiline: bool | None = None,
 ) -> CsvOptions:
     """Return the csv options that the user gave; the others are None."""
     from tidelog.collection.formats.csv.guess import CsvOptions

@@ -1,29 +1,34 @@
-"""Collections for readers: the shards of the active rendition, read as one.
+"""Collections for readers: the shards of the rendition that is read at a time, as one.
 
-Source: storage, "Fat client"; design page 6, "Times".
+A handle is that of the newest rendition, and has the handle of the rendition before it as
+``former``. A refresh that finds a mark in the first shard continues with the successor. So a read
+at any time meets the mark in a state that it reads anyway.
+Source: storage, "Fat client", "Renditions"; design page 6, "Collection, rendition, handover".
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, RenditionInfo, TableInfo
 from tidelog.collection.catalog.lost import check_new, check_states
-from tidelog.collection.following import checked_patience, follow, until_complete
-from tidelog.collection.formats.times import When, format_time, is_now, parse_time
+from tidelog.collection.crossing import changes_across, check_same_columns
+from tidelog.collection.following import follow
+from tidelog.collection.formats.times import When, format_time
 from tidelog.collection.formats.types import sql_type_of
 from tidelog.collection.hold_all import (
     check_newest_stays,
     check_not_own,
     drop_hold,
-    move_hold,
-    place_hold,
+    move_on,
+    place_on,
 )
 from tidelog.collection.reading import (
     CollectionDescription,
@@ -32,16 +37,13 @@ from tidelog.collection.reading import (
     Reading,
     RenditionDescription,
 )
+from tidelog.collection.resolving import ReadableTimes
 from tidelog.consensus.port import Consensus
 from tidelog.core.clock import Clock
 from tidelog.core.frontier import Frontier, join, meet
 from tidelog.core.ids import ShardId
 from tidelog.errors import (
-    AsOfBeforeSince,
-    AsOfNotComplete,
-    NoSuchCollection,
     PartMissing,
-    UsageError,
 )
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
@@ -52,9 +54,9 @@ from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.reader import parts_between
 from tidelog.persist.read.rereading import reread
 from tidelog.persist.read.selection import RowSelection, repeated
-from tidelog.persist.read.snapshot import ShardSnapshot, require_replaced, start_after
+from tidelog.persist.read.snapshot import ShardSnapshot, require_replaced
 from tidelog.persist.states.evolution import served_schema, with_schemas
-from tidelog.persist.states.state import State
+from tidelog.persist.states.state import Mark, State
 from tidelog.persist.transactions.reading import complete_states
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.store.port import Store
@@ -63,10 +65,18 @@ from tidelog.store.wrappers.read_only import refuses_writes
 _log = logging.getLogger(__name__)
 
 
+Following = Callable[["Collection", Mark], Awaitable["Collection"]]  # To the mark's successor.
+
+
 @refuses_writes()
 @dataclass(slots=True, kw_only=True)
-class Collection:
-    """A handle of one collection. Its reads are definite: at one time, each has the same result."""
+class Collection(ReadableTimes):
+    """A handle of one collection. Its reads are definite: at one time, each has the same result.
+
+    Shape: ``rendition`` is read at the times from ``begins`` on, up to ``ends`` (exclusive; None:
+        it has no successor yet). ``former`` is read before ``begins``; None if no rendition is,
+        or if it was dropped.
+    """
 
     name: str
     rendition: RenditionInfo
@@ -77,10 +87,15 @@ class Collection:
     appended: bool = False  # Its rows are never deleted or replaced.
     table: TableInfo | None = None
     transactions: Transactions | None = None  # That write the shards; only a table has them.
+    begins: int = 0
+    ends: int | None = None
+    former: Collection | None = None
+    following: Following | None = None
     schema: ShardSchema = field(init=False)
     shards: list[Shard] = field(init=False)
     _beside: list[Shard] = field(init=False)
     _complete: list[State] = field(init=False, default_factory=list)
+    is_read: bool = field(init=False, default=False)  # A former one's states have been read.
 
     def __post_init__(self) -> None:
         data = self.rendition.data_schema
@@ -123,13 +138,68 @@ class Collection:
         """
         return self._complete or [shard.state for shard in self.all_shards]
 
+    @property
+    def mark(self) -> Mark | None:
+        """Return the mark of the rendition, as of the newest state of its first shard."""
+        return self.first_shard.state.mark
+
+    @property
+    def first_shard(self) -> Shard:
+        """Return the shard whose state records handovers."""
+        first = self.rendition.shards[0]
+        return next(one for one in self.all_shards if one.id == first)
+
+    @property
+    def _is_succeeded(self) -> bool:
+        """Return True if the next refresh continues with another rendition."""
+        return self.following is not None and self.mark is not None
+
+    @property
+    def eras(self) -> list[Collection]:
+        """Return the handles of the renditions that are read at some time, oldest first."""
+        return [*([] if self.former is None else self.former.eras), self]
+
     async def refresh(self) -> None:
-        """Read the newest state of each shard.
+        """Read the newest state of each shard; continue with the rendition that readers now read.
 
         Raises:
             CorruptionError: the state of a shard is lost or set back.
             LocationError: the store failed.
         """
+        await self._refresh_own()
+        while (mark := self.mark) is not None and self.following is not None:
+            self._become(await self.following(self, mark))
+            await self._refresh_own()
+        # The states of a complete former rendition serve as they are: a merge that replaced their
+        # parts is found by the read.
+        former = self.former
+        while former is not None and not (former.is_read and former.is_complete):
+            await former._refresh_own()
+            former.is_read = True
+            former = former.former
+
+    def _become(self, successor: Collection) -> None:
+        for one in fields(self):
+            setattr(self, one.name, getattr(successor, one.name))
+
+    @property
+    def is_complete(self) -> bool:
+        """Return True if no reader waits for more times of this rendition."""
+        return self.ends is not None and self._own_upper.passed(self.ends - 1)
+
+    def era_at(self, time: int) -> Collection:
+        """Return the handle of the rendition that is read at a time, as of the last refresh.
+
+        It stays that handle when this one continues with a successor.
+        """
+        if self.former is not None and time < self.begins:
+            return self.former.era_at(time)
+        return self if self.following is None else copy(self)
+
+    def states_at(self, time: int) -> list[State]:
+        return self.era_at(time).states
+
+    async def _refresh_own(self) -> None:
         known = self.all_shards
         if self.transactions is not None:
             found = await complete_states(self.transactions, known)
@@ -141,13 +211,15 @@ class Collection:
         if self.schema.known:
             # The outputs of an altered source get its schema with their next rows.
             self._complete = [self._altered(shard) for shard in known]
-        if self.table is not None and self.upper == Frontier.at(0):
+        is_new = self._own_upper == Frontier.at(0)
+        if self.table is not None and is_new:
             await check_new(self.shards[0])
-        if self.rendition.remap is not None and self.upper == Frontier.at(0):
+        if self.rendition.remap is not None and is_new:
             remap = self._shard(self.rendition.remap, None)  # Only its state is read, not its rows.
             await remap.refresh()
             # `check_states` needs the order of commits, in which errors come last.
-            await check_states(known[1:] + known[:1] if self.is_errors else known, remap)
+            written = known[1:] + known[:1] if self.is_errors else known
+            await check_states(written, remap, hold=self.rendition.ingest_hold)
 
     def _altered(self, shard: Shard) -> State:
         is_output = shard.id in self.rendition.shards
@@ -162,11 +234,23 @@ class Collection:
     @property
     def since(self) -> Frontier:
         """Return the earliest readable time, as of the last refresh."""
-        return join([state.since_frontier for state in self.states])
+        own = join([state.since_frontier for state in self.states])
+        first = Frontier.at(self.begins)
+        if first < own:
+            return own  # The times between the two renditions are unreadable, so earlier ones are.
+        former = first if self.former is None else self.former.since
+        return min(first, former)
 
     @property
     def upper(self) -> Frontier:
         """Return the upper of the collection and its errors, as of the last refresh."""
+        former = self.former
+        if former is not None and not former.upper.passed(self.begins - 1):
+            return former.upper
+        return self._own_upper
+
+    @property
+    def _own_upper(self) -> Frontier:
         return meet([state.upper_frontier for state in self.all_states])
 
     @property
@@ -191,9 +275,14 @@ class Collection:
             LocationError: the store failed; call again.
         """
         check_not_own(name)
-        await self.refresh()
         since = None if at is None else Frontier.at(self._time(at, "at"))
-        return await place_hold(self.all_shards, name, since, token=token)
+        while True:
+            await self.refresh()
+            self._check_there()
+            eras, earliest = self.eras, self.since
+            placed = await place_on(eras, name, since, earliest=earliest, token=token)
+            if not self._is_succeeded:
+                return placed
 
     async def move_hold(self, name: str, at: When, *, token: int | None = None) -> Frontier:
         """Move a hold forward to ``at``; return the earliest readable time of the collection.
@@ -205,9 +294,12 @@ class Collection:
         """
         check_not_own(name)
         since = Frontier.at(self._time(at, "at"))
-        await self.refresh()
-        check_newest_stays(self.all_states, since)
-        return await move_hold(self.all_shards, name, since, token=token)
+        while True:
+            await self.refresh()
+            check_newest_stays(self.upper, since)
+            moved = await move_on(self.eras, name, since, token=token)
+            if not self._is_succeeded:
+                return moved
 
     async def drop_hold(self, name: str, *, token: int | None = None) -> bool:
         """Release a hold; return True if it existed.
@@ -217,80 +309,7 @@ class Collection:
         """
         check_not_own(name)
         await self.refresh()
-        return await drop_hold(self.all_shards, name, token=token)
-
-    async def resolve_as_of(
-        self,
-        as_of: When | None,
-        *,
-        what: str = "as_of",
-        wait: bool = False,
-        timeout_us: int | None = None,
-    ) -> int:
-        """Return the time to read: ``as_of``, or by default the newest complete time.
-
-        A time is as in `parse_time`, or relative: now, today, yesterday, -1h. ``now`` is the newest
-        complete time, or the clock's time if that is earlier. With ``wait``, the call waits until
-        the time is complete; ``timeout_us`` ends the wait, and alone implies ``wait``.
-
-        Raises:
-            AsOfBeforeSince: the time is no longer readable; the message has the earliest one.
-            AsOfNotComplete: the time is not complete yet; the message has the newest complete one.
-            DeadlineExceeded: the time did not become complete in time.
-            UsageError: ``as_of`` is not a time.
-        """
-        patience = checked_patience(wait, timeout_us)
-        asked = None if as_of is None else self._time(as_of, what)
-        await until_complete(self, None if is_now(as_of) else asked, patience)
-        self._check_there()
-        upper = self.upper
-        if upper == Frontier.at(0):
-            raise AsOfNotComplete(f"{self.name!r} has no complete time yet: {self._begin}")
-        if asked is None:
-            if upper.is_empty:
-                raise UsageError(
-                    "the collection is finished, so it has no newest time: pass the time to read"
-                )
-            return upper.time - 1
-        if is_now(as_of) and not upper.is_empty:
-            asked = min(asked, upper.time - 1)
-        self.check_since(asked, as_of)
-        if not upper.passed(asked):
-            raise AsOfNotComplete(
-                f"{self.name!r} is complete up to {format_time(upper.time - 1)}: read at that "
-                f"time or earlier, or {self._more}{_unit_of(as_of)}",
-                asked=format_time(asked),
-            )
-        self._report_time_before_data(asked, as_of)
-        return asked
-
-    @property
-    def _begin(self) -> str:
-        """Return the remedy if no time is complete."""
-        if self.table is not None:
-            return "its creation was interrupted, so create the table again, or write to it"
-        return "ingest its source first, for example with 'tidelog ingest'"
-
-    @property
-    def _more(self) -> str:
-        """Return the remedy if a later time is wanted."""
-        return "ingest more" if self.table is None else "write to the table"
-
-    def _report_time_before_data(self, asked: int, as_of: When | None) -> None:
-        """Log a warning if the collection has data, and all of it is later than the time read."""
-        first = start_after(self.states, asked)
-        if first is None:
-            return
-        _log.warning(
-            "%s is before all data of %r, which begins at %s%s",
-            format_time(asked),
-            self.name,
-            format_time(first),
-            _unit_of(as_of),
-        )
-
-    def _time(self, when: When, what: str) -> int:
-        return parse_time(when, what=what, now_us=self.clock.now_us())
+        return any([await drop_hold(era.all_shards, name, token=token) for era in self.eras])
 
     async def snapshot(
         self,
@@ -306,9 +325,17 @@ class Collection:
 
         No rows are read yet.
         """
-        reading = self.reading(RowSelection(columns=columns, where=where, limit=limit))
+        wanted = RowSelection(columns=columns, where=where, limit=limit)
+        era, time = await self._resolved(wanted, as_of, wait=wait, timeout_us=timeout_us)
+        return Contents(as_of=time, reading=era.reading(wanted), collection=era)
+
+    async def _resolved(
+        self, wanted: RowSelection, as_of: When | None, *, wait: bool, timeout_us: int | None
+    ) -> tuple[Collection, int]:
+        """Return the time to read, and the handle of the rendition that is read then."""
+        wanted.check(self.schema)  # A mistake costs no request.
         time = await self.resolve_as_of(as_of, wait=wait, timeout_us=timeout_us)
-        return Contents(as_of=time, reading=reading, collection=self)
+        return self.era_at(time), time
 
     async def consolidated(
         self,
@@ -324,9 +351,10 @@ class Collection:
 
         ``limit`` counts a row as many times as the collection has it.
         """
-        reading = self.reading(RowSelection(columns=columns, where=where, limit=limit))
-        time = await self.resolve_as_of(as_of, wait=wait, timeout_us=timeout_us)
-        found = [piece async for piece in self.contents(reading, time)]
+        wanted = RowSelection(columns=columns, where=where, limit=limit)
+        era, time = await self._resolved(wanted, as_of, wait=wait, timeout_us=timeout_us)
+        reading = era.reading(wanted)
+        found = [piece async for piece in era.contents(reading, time)]
         return await self.clock.offload(lambda: sum_up(found, reading.narrow))
 
     async def scan(
@@ -351,9 +379,9 @@ class Collection:
             AsOfBeforeSince, AsOfNotComplete, DeadlineExceeded: see `resolve_as_of`.
             UsageError: a column does not exist, or the condition is invalid or fails on a row.
         """
-        reading = self.reading(RowSelection(columns=columns, where=where, limit=limit))
-        time = await self.resolve_as_of(as_of, wait=wait, timeout_us=timeout_us)
-        async with aclosing(self.rows_of(reading, time)) as found:
+        wanted = RowSelection(columns=columns, where=where, limit=limit)
+        era, time = await self._resolved(wanted, as_of, wait=wait, timeout_us=timeout_us)
+        async with aclosing(era.rows_of(era.reading(wanted), time)) as found:
             async for rows in found:
                 yield rows
 
@@ -372,6 +400,7 @@ class Collection:
         """
         return Reading(
             name=self.name,
+            rendition=self.rendition.id,
             schema=self.schema,
             appended=self.appended,
             is_unique=bool(self.unique_key),
@@ -389,23 +418,47 @@ class Collection:
             AsOfBeforeSince: the time is no longer readable.
             UsageError, CorruptionError, LocationError: see `Reading.contents`.
         """
+        era = self.era_at(time)
         return reread(
-            lambda: self._served(reading).contents(self.parts_until(time), time),
-            partial(self._check_replaced, time),
+            lambda: era._served(reading).contents(era.parts_until(time), time),
+            partial(era._check_replaced, time),
         )
 
     def changes_of(
         self, reading: Reading, since: int, until: int
     ) -> AsyncGenerator[pa.Table, None]:
         """Yield the updates between two resolved times; see `contents`, `Reading.changes`."""
+        if self.former is not None and since < self.begins:
+            own = self.era_at(max(until, self.begins))
+            return changes_across(self.former, own, reading, since, until, at=self.begins)
+        own = self.era_at(until)
         return reread(
-            lambda: self._served(reading).changes(self.parts_between(since, until), since, until),
-            partial(self._check_replaced, since),
+            lambda: own._served(reading).changes(own.parts_between(since, until), since, until),
+            partial(own._check_replaced, since),
         )
 
     def _served(self, reading: Reading) -> Reading:
+        if reading.rendition != self.rendition.id:
+            reading = self._adopted(reading)
         schema = self.served(reading.schema)
         return reading if schema is reading.schema else replace(reading, schema=schema)
+
+    def _adopted(self, reading: Reading) -> Reading:
+        """Return the same read of this rendition, for a handle of another one.
+
+        Raises:
+            SchemaEvolved: this rendition lacks a column of the read, or has another type for it.
+        """
+        begins = self.begins if self.ends is None else self.ends
+        needed = reading.wanted.needed
+        check_same_columns(needed, reading.schema, self.schema, name=self.name, begins=begins)
+        return replace(
+            reading,
+            rendition=self.rendition.id,
+            schema=self.schema,
+            appended=self.appended,
+            is_unique=bool(self.unique_key),
+        )
 
     def served(self, wanted: ShardSchema) -> ShardSchema:
         """Return a schema that reads all parts of the states, as of the last refresh.
@@ -418,7 +471,7 @@ class Collection:
         return served_schema(max(self.states, key=lambda state: state.schema_id), wanted)
 
     async def _check_replaced(self, time: int, error: PartMissing) -> None:
-        await self.refresh()
+        await self._refresh_own()
         require_replaced(self.states, error)
         self.check_since(time)
 
@@ -429,7 +482,7 @@ class Collection:
     async def snapshots(self, as_of: When | None = None) -> list[ShardSnapshot]:
         """Return the snapshot of each shard at a time. No rows are read."""
         time = await self.resolve_as_of(as_of)
-        return self._snapshots(time)
+        return self.era_at(time)._snapshots(time)
 
     def _snapshots(self, time: int) -> list[ShardSnapshot]:
         pairs = zip(self.shards, self.states, strict=True)
@@ -490,61 +543,9 @@ class Collection:
             async for progress in steps:
                 yield progress
 
-    async def resolve_start(
-        self, since: When | None, *, wait: bool = False, timeout_us: int | None = None
-    ) -> int:
-        """Return the time after which a listener starts; see `listen`, `resolve_as_of`."""
-        if since is None or is_now(since):
-            return await self.resolve_as_of(since, what="since", wait=wait, timeout_us=timeout_us)
-        patience = checked_patience(wait, timeout_us)
-        reached = self._time(since, "since")
-        await until_complete(self, reached, patience)
-        self.check_since(reached, since)
-        if not self.upper.passed(reached):
-            raise AsOfNotComplete(
-                "since= is not complete yet: pass an earlier since=",
-                asked=format_time(reached),
-            )
-        return reached
-
     def parts_between(self, since: int, until: int) -> list[Part]:
         """Return the parts of all shards with updates between two resolved times."""
         return [part for state in self.states for part in parts_between(state, since, until)]
-
-    async def resolve_between(
-        self,
-        since: When,
-        until: When | None,
-        *,
-        wait: bool = False,
-        timeout_us: int | None = None,
-    ) -> tuple[int, int]:
-        """Return the resolved times of a read of changes; see `changes`.
-
-        Raises:
-            AsOfBeforeSince, AsOfNotComplete, DeadlineExceeded: see `resolve_as_of`.
-            UsageError: ``until`` is before ``since``, or a value is not a time.
-        """
-        patience = checked_patience(wait, timeout_us)
-        first = self._time(since, "since")
-        if until is None and patience.waits:
-            await until_complete(self, first, patience)
-            wait, timeout_us = False, None
-        last = await self.resolve_as_of(until, what="until", wait=wait, timeout_us=timeout_us)
-        self.check_since(first, since)
-        if last < first and until is None:
-            raise UsageError(
-                f"no time after since= is complete yet: pass an earlier since=, or {self._more}",
-                since=format_time(first),
-                complete_to=format_time(last),
-            )
-        if last < first:
-            raise UsageError(
-                "until= is before since=: pass a later until=",
-                since=format_time(first),
-                until=format_time(last),
-            )
-        return first, last
 
     async def describe(self) -> CollectionDescription:
         """Return the schema, frontiers, renditions and sizes of the collection."""
@@ -568,30 +569,3 @@ class Collection:
             bytes=sum(s.totals.size_bytes for s in states),
             parts=sum(len(b.parts) for s in states for b in s.batches),
         )
-
-    def _check_there(self) -> None:
-        if self.since.is_empty:
-            raise NoSuchCollection(
-                f"the collection {self.name!r} was dropped after this process opened it: open it "
-                "again if a new collection has its name"
-            )
-
-    def check_since(self, as_of: int, given: When | None = None) -> None:
-        """Check that a resolved time is readable, as of the last refresh.
-
-        Raises:
-            AsOfBeforeSince: it is not; the message has the earliest readable time.
-        """
-        since = self.since
-        self._check_there()
-        if as_of < since.time:
-            raise AsOfBeforeSince(
-                f"{self.name!r} is readable since {format_time(since.time)}: read at a later "
-                f"time{_unit_of(given)}",
-                asked=format_time(as_of),
-            )
-
-
-def _unit_of(given: When | None) -> str:
-    """Return a note on the unit of a time that the caller gave as a number."""
-    return "; a number counts milliseconds" if str(given).strip().isdigit() else ""

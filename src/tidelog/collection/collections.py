@@ -7,9 +7,10 @@ collection, too: see `tidelog.collection.tables`.
 from __future__ import annotations
 
 import builtins
+from copy import copy
 from dataclasses import dataclass
 
-from tidelog.collection.catalog.catalog import Catalog
+from tidelog.collection.catalog.catalog import Catalog, RenditionInfo
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.catalog.retention import move_history
 from tidelog.collection.collection import Collection
@@ -17,6 +18,9 @@ from tidelog.collection.table.direct import DIRECT
 from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock
+from tidelog.core.frontier import TIME_MAX
+from tidelog.errors import CorruptionError
+from tidelog.persist.states.state import Mark
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.store.port import Store
 from tidelog.store.wrappers.read_only import refuses_writes
@@ -45,10 +49,72 @@ class Collections:
 
     def opened(self, catalog: Catalog, name: str) -> Collection:
         """Return the handle of a collection of a catalog that was read before; see `open`."""
-        rendition = catalog.errors_of(name)
-        is_errors = rendition is not None
+        errors = catalog.errors_of(name)
+        owner = catalog.collection(name if errors is None else errors.collection)
+        ends = [*(era.begins for era in owner.eras[1:]), None]
+        former: Collection | None = None
+        for era, end in zip(owner.eras, ends, strict=True):
+            rendition = catalog.renditions.get(era.rendition)
+            if rendition is None:  # It was dropped, and so were all before it.
+                former = None
+                continue
+            former = self._handle(
+                catalog,
+                rendition,
+                name=name,
+                is_errors=errors is not None,
+                begins=era.begins,
+                ends=end,
+                former=former,
+            )
+        if former is None:
+            raise _lacks_active(name)
+        return former
+
+    def of_rendition(self, catalog: Catalog, rendition: RenditionInfo) -> Collection:
+        """Return a handle that reads one rendition at all times, whether readers read it or not."""
+        name = rendition.collection
+        return self._handle(
+            catalog, rendition, name=name, is_errors=False, begins=0, ends=TIME_MAX, former=None
+        )
+
+    async def _succeeded(self, known: Collection, mark: Mark) -> Collection:
+        """Return the handle of the rendition that a mark names; ``known`` becomes its former one.
+
+        Raises:
+            NoSuchCollection: the collection was dropped. LocationError: the store failed.
+        """
+        catalog = await self.controller.catalog()
+        rendition = catalog.renditions.get(mark.successor)
         if rendition is None:
-            rendition = catalog.active(name)
+            # The successor has a successor itself, and was dropped; or the collection was.
+            found = self.opened(catalog, known.name)
+            if found.rendition.id != known.rendition.id:
+                return found
+            raise _lacks_active(known.name)
+        former = copy(known)
+        former.ends, former.following, former.is_read = mark.at, None, True
+        return self._handle(
+            catalog,
+            rendition,
+            name=known.name,
+            is_errors=known.is_errors,
+            begins=mark.at,
+            ends=None,
+            former=None if former.since.is_empty else former,
+        )
+
+    def _handle(
+        self,
+        catalog: Catalog,
+        rendition: RenditionInfo,
+        *,
+        name: str,
+        is_errors: bool,
+        begins: int,
+        ends: int | None,
+        former: Collection | None,
+    ) -> Collection:
         table = catalog.tables.get(name)
         appended = {s.rendition for s in catalog.sources.values() if s.envelope == "none"}
         return Collection(
@@ -61,6 +127,10 @@ class Collections:
             appended=is_errors or rendition.id in appended,
             table=table,
             transactions=None if table is None or table.mode == DIRECT else self.transactions,
+            begins=begins,
+            ends=ends,
+            former=former,
+            following=None if table is not None or ends is not None else self._succeeded,
         )
 
     async def list(self) -> builtins.list[str]:
@@ -80,3 +150,10 @@ class Collections:
         collection = await self.open(name)
         await collection.refresh()
         await move_history(collection.all_shards, collection.upper, retain_ms)
+
+
+def _lacks_active(name: str) -> CorruptionError:
+    return CorruptionError(
+        "the catalog lacks the active rendition of a collection: restore the shard of the catalog",
+        collection=name,
+    )

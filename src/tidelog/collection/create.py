@@ -96,6 +96,7 @@ def _info_of(spec: SourceSpec, *, location_url: str, clock: Clock) -> SourceInfo
     url, patterns = split_globs(spec.places) if spec.places else ("", ())
     for pattern in patterns:
         refuse_own_location(url, pattern, location_url)
+    keeps = spec.kind == FILES if spec.keep_bindings is None else spec.keep_bindings
     return SourceInfo(
         id=new_source_id(clock),
         name=spec.name,
@@ -115,6 +116,7 @@ def _info_of(spec: SourceSpec, *, location_url: str, clock: Clock) -> SourceInfo
         delete_when=spec.delete_when,
         created_us=clock.now_us(),
         evolve=spec.evolve or msgspec.UNSET,
+        keeps_bindings=keeps or msgspec.UNSET,
     )
 
 

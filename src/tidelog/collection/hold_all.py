@@ -2,19 +2,24 @@
 
 A process that dies between two shards leaves them different. Each call here is idempotent, so the
 caller repeats it. The since of a collection is the greatest since of its shards.
-Source: design page 4, "Holds".
+
+A hold on a collection that was handed over holds each rendition as far as it is needed. Where the
+second rendition is read from the time T on, a hold at an earlier time h is at h on the first one,
+and at T on the second. Below, eras are such renditions, oldest first.
+Source: design page 4, "Holds"; page 6, "Conditions of a handover".
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from tidelog.collection.catalog.lost import INGEST_HOLD
+from tidelog.collection.catalog.catalog import INGEST_HOLD
 from tidelog.collection.formats.times import format_time
 from tidelog.core.frontier import TIME_MAX, Frontier, join, meet
 from tidelog.errors import NoSuchHold, UsageError
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.states.state import Hold, State
+from tidelog.persist.states.state import Hold
 
 
 def check_not_own(name: str) -> None:
@@ -30,24 +35,18 @@ def check_not_own(name: str) -> None:
         )
 
 
-def check_newest_stays(states: Sequence[State], since: Frontier) -> None:
-    """Check that a move of a hold keeps the newest contents readable, by the last known states.
+def check_newest_stays(upper: Frontier, since: Frontier) -> None:
+    """Check that a move of a hold keeps the newest contents readable, by a collection's upper.
 
     Raises:
         UsageError: ``since`` is after the newest contents, which readers and ingesters need.
     """
-    newest = max(0, min(upper_time(state) for state in states) - 1)
+    newest = max(0, (TIME_MAX if upper.is_empty else upper.time) - 1)
     if since.is_empty or since.time > newest:
         raise UsageError(
             "the newest contents of a collection must stay readable: pass a time up to "
             f"{format_time(newest)}"
         )
-
-
-def upper_time(state: State) -> int:
-    """Return the upper of a state as a time; that of a finished shard is `TIME_MAX`."""
-    upper = state.upper_frontier
-    return TIME_MAX if upper.is_empty else upper.time
 
 
 async def place_hold(
@@ -116,6 +115,70 @@ async def drop_hold(shards: Sequence[Shard], name: str, *, token: int | None = N
         HoldFenced: the hold has a newer owner. LocationError: the store failed; call again.
     """
     return any([await shard.drop_hold(name, token=token) for shard in shards])
+
+
+class HeldEra(Protocol):
+    """The part of a rendition's handle on which holds are placed: read from ``begins`` on."""
+
+    begins: int
+
+    @property
+    def all_shards(self) -> Sequence[Shard]: ...
+
+
+async def place_on(
+    eras: Sequence[HeldEra],
+    name: str,
+    since: Frontier | None,
+    *,
+    earliest: Frontier,
+    token: int | None = None,
+) -> Frontier:
+    """Place a hold on each era that is read at ``since`` or later; return its frontier.
+
+    Without ``since``, the hold keeps all times from ``earliest`` on, the since of the collection.
+
+    Raises:
+        All errors of `place_hold`.
+    """
+    needed = _needed(eras, since or earliest)
+    placed = []
+    for n, (era, at) in enumerate(needed):
+        own = None if since is None and not n else at
+        placed.append(await place_hold(era.all_shards, name, own, token=token))
+    return placed[0]
+
+
+async def move_on(
+    eras: Sequence[HeldEra], name: str, since: Frontier, *, token: int | None = None
+) -> Frontier:
+    """Move a hold forward, and release it from the eras before; return the earliest time left.
+
+    Raises:
+        All errors of `move_hold`.
+    """
+    holds_of([shard for era in eras for shard in era.all_shards], name)
+    needed, moved = _needed(eras, since), []
+    for era, at in needed:
+        # An earlier, killed call may have left this era out.
+        await place_hold(era.all_shards, name, None, token=token)
+        moved.append(await move_hold(era.all_shards, name, at, token=token))
+    for era in eras[: -len(needed)]:
+        await drop_hold(era.all_shards, name, token=token)
+    return moved[0]
+
+
+def _needed(eras: Sequence[HeldEra], since: Frontier) -> list[tuple[HeldEra, Frontier]]:
+    """Return the eras that are read at ``since`` or later, with the time to hold each of them at.
+
+    The newest era comes last, and is always there.
+    """
+    last = next(n for n in reversed(range(len(eras))) if not n or eras[n].begins <= since.time)
+    return [(era, max(since, Frontier.at(era.begins), key=_time)) for era in eras[last:]]
+
+
+def _time(frontier: Frontier) -> int:
+    return frontier.time
 
 
 def holds_of(shards: Sequence[Shard], name: str) -> list[Hold]:

@@ -52,6 +52,7 @@ class Reading:
     """
 
     name: str
+    rendition: str
     schema: ShardSchema
     appended: bool
     store: Store

@@ -33,7 +33,7 @@ from tidelog.collection.table.alteration import Alteration
 from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind, check_whole
 from tidelog.core.clock import Clock
-from tidelog.errors import UsageError
+from tidelog.errors import RenditionSucceeded, UsageError
 from tidelog.persist.handle.argument_checks import check_flag
 from tidelog.store.port import Store
 from tidelog.store.wrappers.read_only import refuses_writes
@@ -77,6 +77,8 @@ class Sources:
 
     async def find(self, name: str) -> tuple[SourceInfo, RenditionInfo]:
         """Return the settings of a source, and the rendition that it feeds.
+
+        The name of a collection stands for the source of its active rendition.
 
         Raises:
             NoSuchCollection: no source has the name.
@@ -269,26 +271,43 @@ class Sources:
         """
         _check_options(engine, bytes_max)
         engine = engine or LocalEngine(store=self.ingest_store, clock=self.clock)
-        info, rendition = await self.find(name)
-        schema = rendition.data_schema
-        source = open_source(info, schema, store=self.store, clock=self.clock, final=final)
-        # Skipped files count neither as work left nor as a reason to start Spark.
-        source.pass_over(frozenset(info.skipped))
-        ingester = Ingester(
-            info=info,
-            rendition=rendition,
-            source=source,
-            engine=engine,
-            store=self.ingest_store,
-            consensus=self.consensus,
-            clock=self.clock,
-            controller=self.controller,
-            bytes_max=bytes_max or engine.tick_bytes,
-            strict=strict,
-            final=final,
-        )
-        await ingester.refresh()
-        return ingester
+        while True:
+            info, rendition = await self.find(name)
+            schema = rendition.data_schema
+            source = open_source(info, schema, store=self.store, clock=self.clock, final=final)
+            # Skipped files count neither as work left nor as a reason to start Spark.
+            source.pass_over(frozenset(info.skipped))
+            ingester = Ingester(
+                info=info,
+                rendition=rendition,
+                source=source,
+                engine=engine,
+                store=self.ingest_store,
+                consensus=self.consensus,
+                clock=self.clock,
+                controller=self.controller,
+                bytes_max=bytes_max or engine.tick_bytes,
+                strict=strict,
+                final=final,
+            )
+            try:
+                await ingester.refresh()
+                return ingester
+            except RenditionSucceeded:
+                # The catalog may not have the handover yet, or another process has dropped the
+                # successor of this rendition.
+                if name != rendition.collection:
+                    raise
+                successor = await self._successor(ingester)
+                if successor is None:
+                    raise
+                name = successor
+
+    async def _successor(self, ingester: Ingester) -> str | None:
+        """Return the name of the rendition to which an ingester's one was handed over."""
+        mark = ingester.outputs[0].state.mark
+        found = (await self.controller.catalog()).renditions
+        return found[mark.successor].called if mark and mark.successor in found else None
 
 
 def _check_options(engine: Engine | None, bytes_max: int | None) -> None:

@@ -47,7 +47,9 @@ class SourceSpec:
         store. A source of another ``kind`` has ``settings`` instead. ``schema`` lists columns with
         SQL types; None means to infer it. With ``evolve``, ingesters add columns for new fields of
         the data, with inferred types. The default ``format`` is json for files. Sources of
-        other kinds keep their own columns by default.
+        other kinds keep their own columns by default. With ``keep_bindings``, the source remembers
+        which data it read at each time, so a new rendition can read the same; None means True for
+        sources of files only.
     """
 
     name: str
@@ -68,6 +70,7 @@ class SourceSpec:
     csv: CsvOptions = _GUESSED
     ignore_case: bool = False
     evolve: bool = False
+    keep_bindings: bool | None = None
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -206,6 +209,8 @@ def check_types(spec: SourceSpec) -> None:
             found=quoted(spec.settings),
         )
     check_whole(spec.shards, "shards")
+    if spec.keep_bindings is not None:
+        check_kind(spec.keep_bindings, bool, "keep_bindings must be True or False")
     check_kind(spec.csv, CsvOptions, "csv must be a tidelog.CsvOptions")
 
 

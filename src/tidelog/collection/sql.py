@@ -101,7 +101,7 @@ async def answer(
         tables = await run.call(partial(tables_of, query))
         read, listed = await opened_tables(collections, tables)
         time, later = await common_time(read, as_of, patience)
-        scans = [_Scan(each, time, run) for each in read] + [
+        scans = [_Scan(each, time, run) for each in at_time(read, time)] + [
             _Scan(each, None, run) for each in listed
         ]
         reader = await run.call(partial(_execute, scans, query))
@@ -253,7 +253,7 @@ async def common_time(
     time = min(times)
     for each, newest in zip(opened, times, strict=True):
         each.check_since(time)
-        first = start_after(each.states, time)
+        first = start_after(each.states_at(time), time)
         if as_of is None and newest > time and first is not None:
             earliest = opened[times.index(time)]
             remedy = (
@@ -268,6 +268,11 @@ async def common_time(
             )
     pairs = zip(opened, times, strict=True)
     return time, {each.name: newest for each, newest in pairs if newest > time}
+
+
+def at_time(opened: Sequence[Collection], time: int | None) -> list[Collection]:
+    """Return the handles of the renditions that are read at a time, as of the last refresh."""
+    return [*opened] if time is None else [one.era_at(time) for one in opened]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,6 @@ from tidelog.collection.table.changes import (
     OVERWRITE,
     UPSERT,
     check_keys_once,
-    negated,
     staged_of,
 )
 from tidelog.collection.table.inputs import key_schema
@@ -38,6 +37,7 @@ from tidelog.errors import (
     DataDiffers,
     UsageError,
 )
+from tidelog.persist.format.part import negated
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.read.selection import ALL_ROWS
 from tidelog.persist.states.state import Token

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from tidelog.collection.formats.times import When
     from tidelog.collection.maintenance import Maintenance
     from tidelog.collection.reading import SqlResult
+    from tidelog.collection.renditions import Renditions
     from tidelog.collection.sources import Sources
     from tidelog.collection.tables import Table, Tables
     from tidelog.collection.transaction import TableTransaction
@@ -176,6 +177,20 @@ class Location:
             maintenance=self.maintenance,
             url=self.url,
             ingest_store=self.ingest_store,
+        )
+
+    @property
+    def renditions(self) -> Renditions:
+        """Return the namespace of renditions."""
+        from tidelog.collection.renditions import Renditions
+
+        return Renditions(
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            controller=self.controller,
+            collections=self.collections,
+            maintenance=self.maintenance,
         )
 
     async def log(

@@ -17,11 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from tidelog.collection.collection import Collection
 from tidelog.core.clock import Clock, wall_us
 from tidelog.core.frontier import TIME_MAX, Frontier, meet
 from tidelog.errors import StoreRefused, TidelogError
 from tidelog.persist.handle.leasing import RENEWALS, keep_lease
-from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.holding import Lease
 
 MOVE_US: Final = 60_000_000
@@ -43,8 +43,10 @@ class CheckpointHold:
     _kept_us: int | None = field(init=False, default=None)
     _moved_us: int | None = field(init=False, default=None)
 
-    async def keep(self, shards: Sequence[Shard], first: int) -> None:
+    async def keep(self, eras: Sequence[Collection], first: int) -> None:
         """Place the hold at ``first``, unless it exists; renew and move it if that is due.
+
+        ``eras`` are the renditions of the collection; each is held as far as it is needed.
 
         Raises:
             StoreRefused: the store forbids to place a hold; the message names the option.
@@ -53,7 +55,7 @@ class CheckpointHold:
         """
         if self._kept_us is None:
             try:
-                await self._write(shards, first)
+                await self._write(eras, first)
             except StoreRefused as error:
                 raise StoreRefused(
                     "the query may not place a hold for its checkpoint: allow it to write to the "
@@ -62,7 +64,7 @@ class CheckpointHold:
         elif self._is_due(self._kept_us):
             self._kept_us = self.clock.monotonic_us()
             with suppress(TidelogError):  # The store may recover before the lease ends.
-                await self._write(shards, first)
+                await self._write(eras, first)
 
     def _is_due(self, kept_us: int) -> bool:
         now_us = self.clock.monotonic_us()
@@ -71,18 +73,27 @@ class CheckpointHold:
         may_move = self._moved_us is None or now_us - self._moved_us >= MOVE_US
         return may_move and self.committed is not None and self.committed > self._since
 
-    async def _write(self, shards: Sequence[Shard], first: int) -> None:
-        moved_to = None if self.committed is None else Frontier.at(self.committed)
+    async def _write(self, eras: Sequence[Collection], first: int) -> None:
+        if self.committed is not None:
+            self._moved_us = self.clock.monotonic_us()
+        needed = [one for one in eras if one.ends is None or first < one.ends]
+        placed = meet([await self._write_on(era, first) for era in needed])
+        for era in eras[: -len(needed)]:
+            for shard in era.shards:
+                if self.name in shard.state.holds:
+                    await shard.drop_hold(self.name)
+        self._since = TIME_MAX if placed.is_empty else placed.time
+        self._kept_us = self.clock.monotonic_us()
+
+    async def _write_on(self, era: Collection, first: int) -> Frontier:
+        moved_to = None if self.committed is None else max(self.committed, era.begins)
         lease = Lease(
             name=self.name,
             lease_us=self.lease_us,
             at_us=wall_us(self.clock),
             seqno=None,
-            since=Frontier.at(first),
+            since=Frontier.at(max(first, era.begins)),
             purpose=PURPOSE,
         )
-        if moved_to is not None:
-            self._moved_us = self.clock.monotonic_us()
-        placed = meet([await keep_lease(shard, lease, moved_to=moved_to) for shard in shards])
-        self._since = TIME_MAX if placed.is_empty else placed.time
-        self._kept_us = self.clock.monotonic_us()
+        to = None if moved_to is None else Frontier.at(moved_to)
+        return meet([await keep_lease(shard, lease, moved_to=to) for shard in era.shards])

@@ -56,6 +56,7 @@ async def frame_of_contents(
         raise write_refused()  # The frame has a connection of its own, which would place the hold.
     await collection.refresh()  # Parts named by an old state may be deleted.
     collection.check_since(as_of)
+    collection = collection.era_at(as_of)
     schema = collection.served(collection.schema)
     store, parts = collection.store, collection.parts_until(as_of)
     url = url_for_executors(store.url, store)

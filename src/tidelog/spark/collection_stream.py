@@ -116,10 +116,16 @@ class ChangesStreamReader(OffsetStreamReader[PinnedRead, Collection]):
 
     def _offset(self, number: int) -> dict[str, Any]:
         hold = {} if self._hold is None else {HOLD: self._hold.name}
-        return {RENDITION: self._pin.rendition, TIME: number, **hold}
+        rendition = self._pin.rendition
+        if self._opened is not None and number >= 0:
+            rendition = self._opened[1].era_at(number).rendition.id
+        return {RENDITION: rendition, TIME: number, **hold}
 
     def _number(self, offset: dict[str, Any]) -> int:
-        if offset[RENDITION] != self._pin.rendition:
+        if self._opened is None:
+            self._opened = asyncio.run(self._open())
+        known = {one.rendition.id for one in self._opened[1].eras} | {self._pin.rendition}
+        if offset[RENDITION] not in known:
             raise _replaced_error(self._settings.name)
         return super()._number(offset)
 
@@ -133,7 +139,7 @@ class ChangesStreamReader(OffsetStreamReader[PinnedRead, Collection]):
         if isinstance(limit, ReadAllAvailable) or first == FROM_CONTENTS or first >= end:
             return end
         return end_of_batch(
-            view.parts_between(first, end),
+            [p for one in view.eras for p in one.parts_between(first, end)],
             end,
             times_max=self._settings.times_max,
             bytes_max=self._settings.bytes_max,
@@ -188,7 +194,7 @@ class ChangesStreamReader(OffsetStreamReader[PinnedRead, Collection]):
         view = self._opened[1]
         with told_as_spark_tells():
             try:
-                asyncio.run(self._hold.keep(view.shards, start))
+                asyncio.run(self._hold.keep(view.eras, start))
             except UsageError:  # The past was given up since the last refresh.
                 asyncio.run(view.refresh())
                 self._refuse_gone(first, end, view)

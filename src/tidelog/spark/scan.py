@@ -32,7 +32,15 @@ from tidelog.persist.format.bounds import (
     rows_within,
     scalar_of,
 )
-from tidelog.persist.format.part import Part, at_commit, check_bytes, decode_bounds, decode_part
+from tidelog.persist.format.part import (
+    Part,
+    at_commit,
+    check_bytes,
+    decode_bounds,
+    decode_part,
+    negated,
+    with_time,
+)
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, decode_schema, fitted
 from tidelog.persist.format.updates import accumulate, consolidate
 from tidelog.persist.read.selection import check_multiplicity
@@ -48,7 +56,8 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
 
     Shape: ``bounds`` is a range of values of the first key column, as an Arrow stream of two rows:
         the least value, and the value before which the range ends (null: open). Empty bounds select
-        all rows. ``box`` has inclusive bounds of the columns in Spark's filters.
+        all rows. ``box`` has inclusive bounds of the columns in Spark's filters. With ``former``,
+        it is the changes at ``as_of``, where a handover replaces the contents of that scan.
     """
 
     schema: bytes
@@ -59,10 +68,17 @@ class Scan(msgspec.Struct, frozen=True, kw_only=True):
     appended: bool = False
     bounds: bytes = b""
     box: dict[str, tuple[int | str | None, int | str | None]] = {}
+    former: Scan | None = None
 
     @property
     def size_bytes(self) -> int:
-        return sum(part.size_bytes for part in self.parts)
+        own = sum(part.size_bytes for part in self.parts)
+        return own if self.former is None else own + self.former.size_bytes
+
+    @property
+    def has_changes(self) -> bool:
+        """Return True if the rows are changes, each with a time and a diff."""
+        return self.after is not None or self.former is not None
 
 
 def share_parts(scan: Scan) -> list[Scan]:
@@ -199,6 +215,11 @@ def contents(tables: Sequence[pa.Table], scan: Scan) -> Iterator[pa.Table]:
 def changes_of(tables: Sequence[pa.Table], scan: Scan) -> pa.Table:
     """Return the updates, consolidated over the columns of the scan."""
     return consolidate(tables, narrowed(scan))
+
+
+def crossed(new: Sequence[pa.Table], old: Sequence[pa.Table], time: int) -> list[pa.Table]:
+    """Return the updates at a time that replace the contents ``old`` by ``new``."""
+    return [with_time(one, time) for one in (*new, *map(negated, old))]
 
 
 def with_change_types(changes: pa.Table, key: Sequence[str]) -> pa.Table:

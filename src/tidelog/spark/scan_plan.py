@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 
 from tidelog.collection.collection import Collection
+from tidelog.collection.crossing import check_same_columns
 from tidelog.collection.formats.parquet import footer_bytes, read_footer
 from tidelog.core.arguments import joined_names
 from tidelog.core.clock import SystemClock, run_all, wall_us
@@ -40,6 +42,7 @@ from tidelog.spark.scan import (
     PARTITION_BYTES,
     Scan,
     can_share_keys,
+    crossed,
     decode_share,
     read_groups,
     share_keys,
@@ -107,6 +110,7 @@ async def choose_pin(settings: ReadSettings) -> PinnedRead:
         as_of = await collection.resolve_as_of(settings.as_of, what="asOf")
     else:
         after, as_of = await collection.resolve_between(settings.since, settings.as_of)
+    collection = collection.era_at(as_of)
     columns = tuple(collection.schema.names) if settings.columns is None else settings.columns
     check_columns(columns, collection.schema.names)
     if settings.has_types:
@@ -163,7 +167,7 @@ async def why_missing(pin: PinnedRead, error: PartMissing) -> TidelogError:
     collection = await location.collection(pin.name)
     await collection.refresh()
     try:
-        require_replaced(collection.states, error)
+        require_replaced([one for era in collection.eras for one in era.states], error)
     except PartMissing:
         return error
     return ReadOvertaken(
@@ -186,14 +190,17 @@ async def plan_scans(pin: PinnedRead) -> list[Scan]:
         )
     location = await open_location(pin.location_url)
     collection = await location.collection(pin.name)
-    if collection.rendition.id != pin.rendition:
+    await collection.refresh()
+    era = next((one for one in collection.eras if one.rendition.id == pin.rendition), None)
+    if era is None:
         raise NoSuchCollection(
-            f"another collection has replaced {pin.name!r} since it was loaded: load it again"
+            f"another collection has replaced {pin.name!r} since it was loaded, or its rendition "
+            "was dropped: load it again"
         )
     box = pin.selection.box
     if pin.after is not None:
         return await _plan_changes(pin, collection, pin.after, box)
-    scans: list[Scan] = []
+    collection, scans = era, list[Scan]()
     snapshots = await collection.snapshots(pin.as_of)
     pin = _with_known(pin, collection)
     for snapshot in snapshots:
@@ -207,9 +214,48 @@ async def _plan_changes(
 ) -> list[Scan]:
     """Divide changes by times, since only updates of one time cancel; overlapping parts join."""
     _, until = await collection.resolve_between(after, pin.as_of)
-    pin = _with_known(pin, collection)
-    parts = [p for p in collection.parts_between(after, until) if part_reaches(p, box)]
-    return [_scan_of(pin, together, box) for together in parts_by_time(parts)]
+    scans: list[Scan] = []
+    for era in collection.eras:
+        if until < era.begins or (era.ends is not None and after >= era.ends - 1):
+            continue
+        own, start = _of_era(pin, era), after
+        if era.former is not None and after < era.begins:
+            old = _of_era(pin, era.former)
+            scans.append(_crossing(own, old, era, era.former, box))
+            start = era.begins
+        last = until if era.ends is None else min(until, era.ends - 1)
+        parts = [p for p in era.parts_between(start, last) if part_reaches(p, box)]
+        dated = replace(own, after=start, as_of=last)
+        scans += [_scan_of(dated, together, box) for together in parts_by_time(parts)]
+    return scans
+
+
+def _crossing(
+    new: PinnedRead, old: PinnedRead, latter: Collection, former: Collection, box: Box
+) -> Scan:
+    """Return the scan of the changes at the time at which the latter rendition succeeds."""
+    at = latter.begins
+    scans = []
+    for pin, era, time in ((new, latter, at), (old, former, at - 1)):
+        parts = [part for part in era.parts_until(time) if part_reaches(part, box)]
+        scans.append(_scan_of(replace(pin, after=None, as_of=time), parts, box))
+    return msgspec.structs.replace(scans[0], former=scans[1])
+
+
+def _of_era(pin: PinnedRead, era: Collection) -> PinnedRead:
+    """Return the read of one rendition.
+
+    Raises:
+        SchemaEvolved: it lacks a column of the read, or has another type for it.
+    """
+    wanted = decode_schema(pin.schema)
+    if era.rendition.id == pin.rendition:
+        return replace(pin, schema=encode_with_known(era.served(wanted)))
+    begins = era.begins if era.ends is None else era.ends
+    needed = pin.selection.needed
+    check_same_columns(needed, wanted, era.schema, name=pin.name, begins=begins)
+    schema = encode_with_known(era.served(era.schema))
+    return replace(pin, rendition=era.rendition.id, schema=schema, appended=era.appended)
 
 
 def _with_known(pin: PinnedRead, collection: Collection) -> PinnedRead:
@@ -255,6 +301,14 @@ async def load_tables(scan: Scan, store: Store) -> list[pa.Table]:
             raise missing_part(part.path) from error
 
     return await run_all([partial(load, part) for part in scan.parts], at_once=READS_MAX)
+
+
+async def load_scan(scan: Scan, store: Store) -> list[pa.Table]:
+    """Read the parts of a scan, and those of the rendition before it; see `load_tables`."""
+    found = await load_tables(scan, store)
+    if scan.former is None:
+        return found
+    return crossed(found, await load_tables(scan.former, store), scan.as_of)
 
 
 async def share(scan: Scan, store: Store) -> list[Scan]:

@@ -23,7 +23,7 @@ from tidelog.spark.scan import (
     pack_scans,
     with_change_types,
 )
-from tidelog.spark.scan_plan import PinnedRead, load_tables, plan_scans, why_missing
+from tidelog.spark.scan_plan import PinnedRead, load_scan, plan_scans, why_missing
 from tidelog.spark.types import arrow_schema
 from tidelog.spark.worker import use_one_core
 
@@ -61,10 +61,10 @@ class TidelogReader(DataSourceReader):
         ):
             for scan in scans:
                 try:
-                    tables = asyncio.run(load_tables(scan, store))
+                    tables = asyncio.run(load_scan(scan, store))
                 except PartMissing as error:
                     raise asyncio.run(why_missing(self._pin, error)) from error
-                if scan.after is not None:
+                if scan.has_changes:
                     found = changes_of(tables, scan)
                     chosen = wanted.chosen_changes(found, sandbox, data=self._pin.data)
                     yield from batches_of_changes(self._typed(chosen), target)

@@ -29,6 +29,7 @@ from tidelog.collection.sql import (
     SqlAnswer,
     TablesUsed,
     answer,
+    at_time,
     check_unicode,
     common_time,
     opened_tables,
@@ -96,7 +97,7 @@ async def answer_on_spark(
     tables = TablesUsed(found.names, frozenset(), lists_all=False)
     read, _ = await opened_tables(collections, tables)
     time, later = await common_time(read, as_of, patience)
-    for each in read:
+    for each in at_time(read, time):
         selection = ALL_ROWS.check(each.schema)
         frame = await frame_of_contents(own, each, selection, time or 0)
         frame.createOrReplaceTempView(quoted(each.name))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, overload
 from tidelog.blocking import location as blocking
 from tidelog.blocking.portal import Portal
 from tidelog.collection.following import checked_patience
-from tidelog.collection.sql import common_time
+from tidelog.collection.sql import at_time, common_time
 from tidelog.core.arguments import check_names
 from tidelog.errors import UsageError
 from tidelog.location import Location, open_location
@@ -108,4 +108,4 @@ async def _opened(
         )
     opened = [collections.opened(catalog, str(name)) for name in wanted]
     time, _ = await common_time(opened, as_of, checked_patience(False, None))
-    return opened, time or 0
+    return at_time(opened, time), time or 0

@@ -42,10 +42,17 @@ async def announce_change(
     Raises:
         LocationError: the store failed; call again.
     """
-    source = catalog.sources.get(name)
-    remap = None if source is None else catalog.renditions[source.rendition].remap
-    if remap is None:
-        return
-    shard = Shard(id=ShardId(remap), store=store, consensus=consensus, clock=clock)
-    if epoch_of_bindings(await shard.refresh()) is not None:
-        await raise_epoch(shard)
+    for remap in sorted(remaps_of(catalog, name)):
+        shard = Shard(id=ShardId(remap), store=store, consensus=consensus, clock=clock)
+        if epoch_of_bindings(await shard.refresh()) is not None:
+            await raise_epoch(shard)
+
+
+def remaps_of(catalog: Catalog, name: str) -> set[str]:
+    """Return the remap shards of a source, or of all renditions of a collection."""
+    found = set()
+    for source in catalog.sources.values():
+        rendition = catalog.renditions[source.rendition]
+        if name in (source.name, rendition.collection) and rendition.remap is not None:
+            found.add(rendition.remap)
+    return found

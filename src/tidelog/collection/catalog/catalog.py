@@ -2,7 +2,8 @@
 
 Shape: the controller's state is a shard of rows ``(kind, name, value)``; the value is JSON. A
     collection names its renditions and the active one. A rendition names its shards. A source
-    names the rendition that it feeds, and a table the rendition that programs write. Dropped
+    names the rendition that it feeds, and a table the rendition that programs write. A collection
+    with several renditions has a source for each, and the source has the rendition's name. Dropped
     shards stay listed, with the kind ``dropped``, until the collector has deleted their objects.
 Does no I/O: see `tidelog.collection.catalog.controller`.
 Source: storage, "Renditions", "Controller".
@@ -19,7 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from tidelog.collection.formats.lines import CsvDialect
-from tidelog.errors import CorruptionError, NameTaken, NoSuchCollection
+from tidelog.errors import CorruptionError, NameTaken, NoSuchCollection, UsageError
 from tidelog.persist.format.schema import ShardSchema, decode_schema, shard_schema
 
 CATALOG_SCHEMA: Final = shard_schema(
@@ -40,15 +41,42 @@ _ERROR_COLUMNS: Final[dict[str, pa.DataType]] = {
 }
 ERRORS_SCHEMA: Final = shard_schema(pa.schema(_ERROR_COLUMNS), key=["file", "offset"])
 ERRORS_SUFFIX: Final = "_errors"
+INGEST_HOLD: Final = "ingest"  # In the remap shard, it is behind the uppers of all outputs.
+BINDINGS_HOLD: Final = "bindings"  # In the remap shard, it keeps all bindings.
+
+
+class Era(msgspec.Struct, frozen=True, array_like=True):
+    """The times from ``begins`` on (milliseconds), at which readers read one rendition.
+
+    It ends where the next era begins. ``rendition`` is an id, and ``name`` its name; that rendition
+    may be dropped.
+    """
+
+    rendition: str
+    begins: int
+    name: str
 
 
 class CollectionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A collection, by the name that users give it."""
+    """A collection, by the name that users give it.
+
+    Shape: ``handovers`` has the eras of the collection, oldest first. It is absent before the first
+        handover. The marks in the states of shards decide the handovers, and this is a copy of
+        them: the newest handover may be missing.
+    """
 
     name: str
     active: str
     renditions: tuple[str, ...]
     created_us: int
+    handovers: tuple[Era, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def eras(self) -> tuple[Era, ...]:
+        """Return the eras of the collection, oldest first."""
+        return (
+            (Era(self.active, 0, self.name),) if self.handovers is msgspec.UNSET else self.handovers
+        )
 
 
 class RenditionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +85,8 @@ class RenditionInfo(msgspec.Struct, frozen=True, kw_only=True):
     Its number of shards never changes: the hash of a row's key selects one of them.
     Shape: ``schema`` is the newest one. ``earlier`` has the schemas before it, oldest first. It is
         absent without an alteration, so the entry has the bytes that earlier versions wrote.
+        ``name`` is absent in the first rendition of a collection, which has the collection's name.
+        ``dropping`` is True once its drop has begun, and else absent.
     """
 
     id: str
@@ -67,6 +97,18 @@ class RenditionInfo(msgspec.Struct, frozen=True, kw_only=True):
     remap: str | None = None
     deletions: tuple[str, ...] = ()
     earlier: tuple[bytes, ...] | msgspec.UnsetType = msgspec.UNSET
+    name: str | msgspec.UnsetType = msgspec.UNSET
+    dropping: bool | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def called(self) -> str:
+        """Return the name of the rendition."""
+        return self.collection if self.name is msgspec.UNSET else self.name
+
+    @property
+    def ingest_hold(self) -> str:
+        """Return the name of its ingesters' hold on the remap shard, which others may share."""
+        return INGEST_HOLD if self.name is msgspec.UNSET else f"{INGEST_HOLD}-{self.id}"
 
     @property
     def schemas(self) -> tuple[bytes, ...]:
@@ -104,8 +146,9 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
         row for which it is true deletes its key. ``skipped`` has the skipped files, with the time
         of the skip in microseconds. A former path there skips one version of a file (see
         `collection.source.generations`). A plain path skips all files of that name, now and later.
-        ``evolve`` is True if ingesters add columns for new fields. It is absent otherwise, so the
-        entry has the bytes that earlier versions wrote.
+        ``evolve`` is True if ingesters add columns for new fields, and ``keeps_bindings`` if no
+        binding is forgotten. Both are absent otherwise, so the entry has the bytes that earlier
+        versions wrote.
     Units: a row whose time is more than ``max_ahead_ms`` after the clock is bad. The upper stays
         ``lateness_ms`` behind the newest time of the data. Times older than ``retain_ms`` become
         unreadable; None keeps the whole past.
@@ -131,6 +174,7 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     skipped: dict[str, int] = {}
     created_us: int = 0
     evolve: bool | msgspec.UnsetType = msgspec.UNSET
+    keeps_bindings: bool | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def dialect(self) -> CsvDialect | None:
@@ -195,13 +239,33 @@ class Catalog:
         return self.collections[name]
 
     def source(self, name: str) -> SourceInfo:
-        """Return a source; raises like `collection`."""
+        """Return the source of a collection's active rendition, or of a rendition by its name.
+
+        Raises:
+            NoSuchCollection: no source has the name; the message lists the existing ones.
+        """
         if name in self.tables:
             raise NoSuchCollection(
                 f"{name!r} is a table, so it has no source: write and alter it as a table"
             )
+        if name in self.collections:
+            active = self.collections[name].active
+            return next(one for one in self.sources.values() if one.rendition == active)
         _check_known(self.sources, name, "source")
         return self.sources[name]
+
+    @property
+    def living_sources(self) -> list[SourceInfo]:
+        """Return the sources whose new rows readers may still read, by name."""
+        former = {era.rendition for one in self.collections.values() for era in one.eras[:-1]}
+        known = (source for _, source in sorted(self.sources.items()))
+        return [source for source in known if source.rendition not in former]
+
+    def rendition(self, name: str) -> RenditionInfo:
+        """Return a rendition by its name; raises like `collection`."""
+        named = {one.called: one for one in self.renditions.values()}
+        _check_known(named, name, "rendition")
+        return named[name]
 
     def table(self, name: str) -> TableInfo:
         """Return a table; raises like `collection`."""
@@ -333,18 +397,33 @@ def check_name_free(catalog: Catalog, name: str, *, has_errors: bool) -> None:
 
 
 def plan_drop(catalog: Catalog, name: str) -> list[Change]:
-    """Return the changes that drop a source and its collection.
+    """Return the changes that drop a source and its collection, with all renditions.
 
     The shards stay listed as dropped, so that the collector can find and delete their objects. A
     source that does not read files stays listed too, until its holds elsewhere are released.
 
     Raises:
-        NoSuchCollection: no source has the name.
+        NoSuchCollection: no source has the name. UsageError: it is the name of a rendition.
     """
     source = catalog.source(name)
-    changes = _plan_drop_of(catalog, source)
+    if name not in catalog.collections:
+        owner = catalog.renditions[source.rendition].collection
+        raise UsageError(
+            f"{name!r} is a rendition of {owner!r}: drop it with 'tidelog rendition drop {name}'"
+        )
+    renditions = catalog.collection(name).renditions
+    writers = [one for one in catalog.sources.values() if one.rendition in renditions]
+    changes = _plan_drop_of(catalog, catalog.collection(name))
+    shards = tuple(name for (kind, name, _), _ in changes if kind == "dropped")
+    for one in writers:
+        changes += plan_end_of(one, shards)
+    return changes
+
+
+def plan_end_of(source: SourceInfo, shards: tuple[str, ...]) -> list[Change]:
+    """Return the changes that remove a source, whose ``shards`` are dropped."""
+    changes: list[Change] = [(row_of(source), -1)]
     if source.kind != FILES:
-        shards = tuple(name for (kind, name, _), _ in changes if kind == "dropped")
         changes.append((row_of(DroppedSource(source=source, shards=shards)), +1))
     return changes
 
@@ -364,18 +443,15 @@ def plan_drop_table(catalog: Catalog, name: str) -> list[Change]:
             f"{error.sentence}; if a drop of {name!r} was interrupted, the table is dropped, and "
             "'tidelog collect' deletes its objects"
         ) from error
-    return _plan_drop_of(catalog, table)
+    return [(row_of(table), -1), *_plan_drop_of(catalog, catalog.collection(name))]
 
 
-def _plan_drop_of(catalog: Catalog, writer: SourceInfo | TableInfo) -> list[Change]:
-    changes: list[Change] = [(row_of(writer), -1)]
-    collection = catalog.collections[catalog.renditions[writer.rendition].collection]
-    changes.append((row_of(collection), -1))
-    for rendition_id in collection.renditions:
-        rendition = catalog.renditions[rendition_id]
-        changes.append((row_of(rendition), -1))
-        changes.extend((("dropped", shard, "{}"), +1) for shard in rendition.roles)
-    return changes
+def _plan_drop_of(catalog: Catalog, collection: CollectionInfo) -> list[Change]:
+    renditions = [catalog.renditions[one] for one in collection.renditions]
+    changes: list[Change] = [(row_of(collection), -1), *((row_of(one), -1) for one in renditions)]
+    # Renditions may share the shard of their source's bindings.
+    shards = dict.fromkeys(shard for one in renditions for shard in one.roles)
+    return changes + [(("dropped", shard, "{}"), +1) for shard in shards]
 
 
 def plan_released(catalog: Catalog, id: str) -> list[Change]:
@@ -406,17 +482,22 @@ def plan_skip(catalog: Catalog, name: str, paths: Iterable[str], *, now_us: int)
     """
     source = catalog.source(name)
     new = {path: now_us for path in paths if path not in source.skipped}
-    return _replaced(source, skipped={**source.skipped, **new}) if new else []
+    return replaced(source, skipped={**source.skipped, **new}) if new else []
 
 
 def plan_retain(catalog: Catalog, name: str, retain_ms: int | None) -> list[Change]:
-    """Return the changes that set the retention of a collection.
+    """Return the changes that set the retention of a collection, in all of its renditions.
 
     Raises:
         NoSuchCollection: no table has the name, and no source.
     """
-    writer = catalog.writer(name)
-    return [] if writer.retain_ms == retain_ms else _replaced(writer, retain_ms=retain_ms)
+    of = catalog.renditions[catalog.writer(name).rendition].collection
+    changes: list[Change] = []
+    writers: list[SourceInfo | TableInfo] = [*catalog.sources.values(), *catalog.tables.values()]
+    for one in writers:
+        if catalog.renditions[one.rendition].collection == of and one.retain_ms != retain_ms:
+            changes += replaced(one, retain_ms=retain_ms)
+    return changes
 
 
 def plan_alter(
@@ -425,9 +506,16 @@ def plan_alter(
     """Return the changes that give a table or a source the schema that ``change`` adds.
 
     Raises:
+        UsageError: another rendition shares the bindings, which name schemas by their number.
         All errors of ``change``.
     """
     before = catalog.renditions[writer.rendition]
+    for one in catalog.renditions.values():
+        if before.remap is not None and one.remap == before.remap and one.id != before.id:
+            raise UsageError(
+                f"the rendition {one.called!r} has the same bindings, so its columns would change "
+                "too: drop it first, or create a rendition with other columns"
+            )
     after = change(before, writer)
     return [] if after == before else [(row_of(before), -1), (row_of(after), +1)]
 
@@ -437,7 +525,10 @@ def plan_forget(catalog: Catalog, shards: Iterable[str]) -> list[Change]:
     return [(("dropped", shard, "{}"), -1) for shard in shards if shard in catalog.dropped]
 
 
-def _replaced(item: SourceInfo | TableInfo, **changed: Any) -> list[Change]:
+def replaced(
+    item: CollectionInfo | RenditionInfo | SourceInfo | TableInfo, **changed: Any
+) -> list[Change]:
+    """Return the changes that give an item other values."""
     return [
         (row_of(item), -1),
         (row_of(msgspec.structs.replace(item, **changed)), +1),

@@ -21,6 +21,7 @@ from tidelog.collection.catalog.catalog import (
     Catalog,
     Change,
     CollectionInfo,
+    Era,
     RenditionInfo,
     SourceInfo,
     TableInfo,
@@ -36,6 +37,12 @@ from tidelog.collection.catalog.catalog import (
     read_catalog,
 )
 from tidelog.collection.catalog.lost import has_sources
+from tidelog.collection.catalog.renditions import (
+    plan_drop_rendition,
+    plan_dropping,
+    plan_handover,
+    plan_rendition,
+)
 from tidelog.consensus.port import Consensus
 from tidelog.core.clock import Clock, backoff_us
 from tidelog.core.frontier import Frontier
@@ -183,6 +190,42 @@ class Controller:
         """
         await self._change(lambda known: plan_retain(known, name, retain_ms))
         await self.announce(name)
+
+    async def add_rendition(
+        self, rendition: RenditionInfo, source: SourceInfo, *, of: RenditionInfo
+    ) -> None:
+        """Add a rendition, made from ``of``, and the source that feeds it to a collection.
+
+        Raises:
+            NameTaken: the name exists. NoSuchCollection: the collection was dropped.
+            SchemaEvolved: another process has altered or dropped ``of``.
+        """
+        await self._change(lambda known: plan_rendition(known, rendition, source, of=of))
+
+    async def record_handover(self, name: str, era: Era) -> None:
+        """Copy the mark of a handover to the catalog.
+
+        Raises:
+            NoSuchCollection: the collection was dropped.
+        """
+        await self._change(lambda known: plan_handover(known, name, era))
+
+    async def set_dropping(self, name: str, *, dropping: bool) -> RenditionInfo:
+        """Record the begin of the drop of a rendition, or take it back; return the rendition.
+
+        Raises:
+            NoSuchCollection: no rendition has the name. UsageError: it is the active one.
+        """
+        await self._change(lambda known: plan_dropping(known, name, dropping=dropping))
+        return (await self.catalog()).rendition(name)
+
+    async def drop_rendition(self, name: str) -> None:
+        """Remove a rendition whose drop has begun.
+
+        Raises:
+            NoSuchCollection: no rendition has the name. UsageError: it is the active one.
+        """
+        await self._change(lambda known: plan_drop_rendition(known, name))
 
     async def forget(self, shards: Sequence[str]) -> None:
         """Remove dropped shards from the catalog, once only the records of their end are left."""

@@ -11,12 +11,12 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from tidelog.collection.catalog.catalog import INGEST_HOLD
 from tidelog.consensus.port import Consensus
 from tidelog.core.frontier import Frontier
 from tidelog.machine.lost import has_parts, state_lost, state_set_back
 from tidelog.persist.handle.shard import Shard
 
-INGEST_HOLD: Final = "ingest"  # In the remap shard, it is behind the uppers of all outputs.
 _SHARD_OF_A_SOURCE: Final = re.compile(r"s[0-9a-f]{32}")
 
 
@@ -40,8 +40,10 @@ async def has_sources(consensus: Consensus) -> bool:
     return False
 
 
-async def check_states(written: Sequence[Shard], remap: Shard) -> None:
+async def check_states(written: Sequence[Shard], remap: Shard, *, hold: str = INGEST_HOLD) -> None:
     """Check that the state of no shard of a rendition is lost or set back.
+
+    ``hold`` is the name of the rendition's hold on the remap shard.
 
     The caller has refreshed all shards, the remap shard last. ``written`` is in commit order. An
     ingester writes a binding to the remap shard first, then to all of ``written``, and only then
@@ -59,7 +61,7 @@ async def check_states(written: Sequence[Shard], remap: Shard) -> None:
     if any(remap.state.upper_frontier < shard.state.upper_frontier for shard in written):
         raise state_set_back(remap.id)
     # An ingester moves this hold only to times that every output has passed.
-    found = remap.state.holds.get(INGEST_HOLD)
+    found = remap.state.holds.get(hold)
     held = 0 if found is None else found.since or 0
     if held > 0:
         last = len(written)

@@ -20,6 +20,7 @@ from tidelog.core.clock import Clock
 from tidelog.errors import (
     DataDiffers,
     NoSuchCollection,
+    RenditionSucceeded,
     SourceDropped,
     SourcesFailed,
     TidelogError,
@@ -32,7 +33,7 @@ RETRY_US: Final = 60_000_000
 # A repetition meets the same error, or must not happen: after DataDiffers, a user has to find out
 # which ingester is right.
 FINAL: Final = (DataDiffers, UsageError)
-DROPPED: Final = (SourceDropped, NoSuchCollection)
+DROPPED: Final = (SourceDropped, RenditionSucceeded, NoSuchCollection)
 
 RunOne = Callable[[str, Callable[[RunProgress], None]], Awaitable[Summary]]
 
@@ -116,9 +117,9 @@ class AllSources:
         return AllResults(dict(sorted(self._summaries.items())), dict(sorted(self._failed.items())))
 
     async def _known(self) -> dict[str, str]:
-        """Return the ids of all sources, by name."""
-        sources = (await self.controller.catalog()).sources
-        return {name: sources[name].id for name in sorted(sources)}
+        """Return the ids of all sources, by name, except those of former renditions."""
+        catalog = await self.controller.catalog()
+        return {one.name: one.id for one in catalog.living_sources}
 
     async def _look(self, known: dict[str, str]) -> dict[str, str]:
         """Read the catalog again; if that fails, return the sources known before."""

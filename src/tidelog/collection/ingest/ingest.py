@@ -19,9 +19,8 @@ from typing import NamedTuple
 import msgspec
 
 from tidelog.collection.catalog.announcing import epoch_of_bindings
-from tidelog.collection.catalog.catalog import FILES
+from tidelog.collection.catalog.catalog import FILES, INGEST_HOLD
 from tidelog.collection.catalog.controller import Controller
-from tidelog.collection.catalog.lost import INGEST_HOLD
 from tidelog.collection.catalog.retention import history_at
 from tidelog.collection.ingest.compute import Job, Target
 from tidelog.collection.ingest.engine import (
@@ -138,6 +137,7 @@ class Ingester(SourceShards):
 
         Raises:
             SourceDropped: the source is no longer in the catalog.
+            RenditionSucceeded: readers read another rendition, and need no more rows of this one.
             SourceRewritten, GoneError: a bound file was changed, or no longer exists.
             SourceRowsRefused: with ``strict``, rows do not fit the schema.
             DataDiffers: another ingester computed different rows; stop both and compare them.
@@ -213,7 +213,7 @@ class Ingester(SourceShards):
             # Other ingesters are ticks ahead: this handle has read their commits to the outputs,
             # but not yet their bindings.
             await self.remap.refresh()
-        self.check_alive()
+        self.check_needed()
         lower = upper.time
         plan: Plan | None = None
         ready: tuple[Binding, TickParts] | None = None

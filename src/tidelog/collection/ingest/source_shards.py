@@ -23,8 +23,14 @@ import pyarrow.compute as pc
 import xxhash
 
 from tidelog.collection.catalog.announcing import LOOK_US, epoch_of_bindings
-from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, RenditionInfo, SourceInfo
-from tidelog.collection.catalog.lost import INGEST_HOLD, check_states
+from tidelog.collection.catalog.catalog import (
+    BINDINGS_HOLD,
+    ERRORS_SCHEMA,
+    RenditionInfo,
+    SourceInfo,
+)
+from tidelog.collection.catalog.lost import check_states
+from tidelog.collection.formats.times import format_time
 from tidelog.collection.ingest.envelope import deletions_schema
 from tidelog.collection.source.binding import (
     Binding,
@@ -45,6 +51,7 @@ from tidelog.core.ids import ShardId
 from tidelog.errors import (
     DataDiffers,
     PartMissing,
+    RenditionSucceeded,
     SchemaEvolved,
     SourceDropped,
     TidelogError,
@@ -87,6 +94,7 @@ class SourceShards:
     kind: type[SourceKind] | None = field(init=False)
     checkpoints: Checkpoints = field(init=False)
     _founded: ShardSchema = field(init=False)
+    _hold_name: str = field(init=False)
     _progress: tuple[int, SourceProgress] | None = field(init=False, default=None)
     # The epoch of the bindings that was known before the last read of the catalog, and its time.
     _looked: tuple[int | None, int] = field(init=False, default=(None, 0))
@@ -94,7 +102,8 @@ class SourceShards:
     def __post_init__(self) -> None:
         self.schema = self.rendition.data_schema
         self.is_altered = len(self.schema.known) > 1
-        history = {HISTORY_HOLD: Frontier.at(0)}
+        beginning = Frontier.at(0)
+        history = {HISTORY_HOLD: beginning}
         # An output may still have an earlier schema: its next binding decides.
         first = None if self.is_altered else self.schema
         self.outputs = [self._shard(s, first, history) for s in self.rendition.shards]
@@ -110,7 +119,9 @@ class SourceShards:
         self.written = [*self.outputs, *self.deletions, self.errors]
         self._founded = remap_schema(self.source.range_type)
         founded = None if self.is_altered else self._founded
-        self.remap = self._shard(self.rendition.remap or "", founded, {})
+        held = {BINDINGS_HOLD: beginning} if self.info.keeps_bindings is True else {}
+        self.remap = self._shard(self.rendition.remap or "", founded, held)
+        self._hold_name = self.rendition.ingest_hold
         self.kind = registered_kind(self.info.kind)
         self.checkpoints = Checkpoints(
             store=self.store,
@@ -151,14 +162,14 @@ class SourceShards:
         """Read the newest state of each shard, the remap shard last (see `check_states`).
 
         Raises:
-            SourceDropped: the source was dropped.
+            SourceDropped: the source was dropped. RenditionSucceeded: see `check_needed`.
             CorruptionError: the state of a shard is lost or set back.
             LocationError: the store failed.
         """
         for shard in (*self.written, self.remap):
             await shard.refresh()
-        self.check_alive()
-        await check_states(self.written, self.remap)
+        self.check_needed()
+        await check_states(self.written, self.remap, hold=self.rendition.ingest_hold)
 
     def adopt(self, rendition: RenditionInfo) -> None:
         """Continue with a newer entry of the rendition in the catalog: with other columns."""
@@ -223,8 +234,33 @@ class SourceShards:
         Raises:
             SourceDropped: a shard is finished.
         """
-        if any(shard.state.upper is None for shard in (*self.written, self.remap)):
-            raise self.dropped()
+        self._living()
+
+    def check_needed(self) -> None:
+        """Check that readers still need rows of this rendition, by the last known states.
+
+        Raises:
+            RenditionSucceeded: a handover was made, and all times before it are complete.
+            SourceDropped: see `check_alive`.
+        """
+        written = self._living()[:-1]
+        mark = written[0].mark
+        if mark is None or not meet([one.upper_frontier for one in written]).passed(mark.at - 1):
+            return
+        name = self.rendition.collection
+        raise RenditionSucceeded(
+            f"readers of {name!r} read another rendition since {format_time(mark.at)}: ingest that "
+            f"one, with 'tidelog ingest {name}'"
+        )
+
+    def _living(self) -> list[State]:
+        """Return the last known states of all shards, the remap shard's last; see `check_alive`."""
+        found = []
+        for shard in (*self.written, self.remap):
+            found.append(state := shard.state)
+            if state.upper is None:
+                raise self.dropped()
+        return found
 
     def dropped(self) -> SourceDropped:
         """Return the error for a source that is no longer in the catalog."""
@@ -306,9 +342,9 @@ class SourceShards:
             schema = remap_schema(self.source.range_type, altered=True)
             await self._evolve(self.remap, [self._founded, schema])
         updates = plan_updates(progress, plan.ranges, schema, upper=upper)
-        # No ingester reads bindings below the outputs' upper, so merges may drop them (persist:
-        # "bounded input reliance").
-        holds = {INGEST_HOLD: Frontier.at(max(lower - 1, 0))}
+        # No ingester of this rendition reads bindings below the outputs' upper, so merges may drop
+        # them (persist: "bounded input reliance"), unless the source keeps its bindings.
+        holds = {self._hold_name: Frontier.at(max(lower - 1, 0))}
         options = AppendOptions(holds=holds, write_epoch=epoch)
         given, start = updates if updates.num_rows else None, Frontier.at(lower)
         done = await compare_and_append(self.remap, given, start, Frontier.at(upper), options)
@@ -386,6 +422,7 @@ def same_as_theirs(shard: Shard, parts: Sequence[Part], lower: Frontier, upper: 
 
 
 EVERY: Final = 64  # About how many objects of the remap shard a restart reads, at most.
+ROWS: Final = 65_536  # About how many of its rows: a source may keep all bindings.
 KEPT: Final = 2  # Another ingester may read the previous one while this one is written.
 _NAME: Final = re.compile(r"/([0-9]{20})-([0-9a-f]{32})$")
 
@@ -414,7 +451,11 @@ class Checkpoints:
 
     def are_due(self, parts: Sequence[Part]) -> bool:
         """Return True if enough parts follow the newest checkpoint to be worth another put."""
-        return _stored(parts) > self.every
+        return self._are_many(parts)
+
+    def _are_many(self, parts: Sequence[Part]) -> bool:
+        stored = sum(part.path is not None for part in parts)  # Others are inline in the state.
+        return stored > self.every or sum(part.rows for part in parts) > ROWS
 
     async def find(
         self, parts: Sequence[Part], schema: ShardSchema, upper: int
@@ -424,7 +465,7 @@ class Checkpoints:
         Raises:
             LocationError: the store failed.
         """
-        if _stored(parts) <= self.every:
+        if not self._are_many(parts):
             return None
         for found, key, digest in reversed(await self._listed()):
             if found <= upper and (read := await self._read(key, digest, schema)) is not None:
@@ -464,11 +505,6 @@ class Checkpoints:
         table = await self.clock.offload(lambda: decode_parquet(data))
         # Another version of the source's kind may have written it, with other fields in its ranges.
         return table.cast(wanted) if table.column_names == wanted.names else None
-
-
-def _stored(parts: Sequence[Part]) -> int:
-    """Count the parts that are objects, not inline in the state."""
-    return sum(part.path is not None for part in parts)
 
 
 def tables_of(checkpoint: Checkpoint | None, read: Sequence[pa.Table]) -> list[pa.Table]:

@@ -26,7 +26,7 @@ from tidelog.errors import KeyExists, UsageError
 from tidelog.persist.format.corrected import consolidated
 from tidelog.persist.format.foreign_rows import first_misfit
 from tidelog.persist.format.inputs import python_of, row_text
-from tidelog.persist.format.part import int64_array, int64_of, taken
+from tidelog.persist.format.part import int64_array, int64_of, negated, taken
 from tidelog.persist.format.schema import DIFF, ShardSchema
 
 if TYPE_CHECKING:
@@ -461,12 +461,6 @@ def keys_of_updates(change: TableChange, updates: pa.Table) -> ByValues | None:
 
 def _signed(rows: pa.Table, diff: int) -> pa.Table:
     return rows.append_column(DIFF, int64_array(np.full(rows.num_rows, diff, np.int64)))
-
-
-def negated(old: pa.Table) -> pa.Table:
-    """Return rows with their diffs negated: the updates that take them back."""
-    place = old.schema.get_field_index(DIFF)
-    return old.set_column(place, old.schema.field(DIFF), int64_array(-int64_of(old, DIFF)))
 
 
 def _keys_once(table: pa.Table, schema: ShardSchema) -> ByValues:

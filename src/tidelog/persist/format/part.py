@@ -136,6 +136,13 @@ def with_time(updates: pa.Table, time: int) -> pa.Table:
     return updates.set_column(position, updates.schema.field(position), times)
 
 
+def negated(updates: pa.Table) -> pa.Table:
+    """Return rows with their diffs negated: the updates that take them back."""
+    place = updates.schema.get_field_index(DIFF)
+    diffs = int64_array(-int64_of(updates, DIFF))
+    return updates.set_column(place, updates.schema.field(place), diffs)
+
+
 def at_commit(part: Part, updates: pa.Table) -> pa.Table:
     """Return a part's decoded columns, with the time of its commit; see `part_at`."""
     if part.stored_time is None or TIME not in updates.column_names:

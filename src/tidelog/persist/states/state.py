@@ -146,6 +146,18 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     extra: dict[str, Any] = {}
 
 
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """The end of a shard's use by readers: from the time ``at`` on, they read ``successor``.
+
+    Shape: ``successor`` is the id of a rendition. This state's rendition is read before ``at``.
+    Source: storage, "Rendition metadata"; design page 6, "Record of a handover".
+    """
+
+    at: int
+    successor: str
+    extra: dict[str, Any] = {}
+
+
 class LastWrite(msgspec.Struct, frozen=True, array_like=True):
     """The newest commit of a named writer: its number, its upper, and T of its updates."""
 
@@ -177,7 +189,8 @@ class State:
 
     Shape: ``schema`` is the newest schema, empty until the shard is created; ``retired`` are the
         schemas before it. The id of a schema is its index among all of them, from 0. ``sightings``
-        are of leases, by the name of the hold.
+        are of leases, by the name of the hold. ``barred`` are the ids of renditions that no mark
+        may name.
     """
 
     schema: bytes = b""
@@ -194,6 +207,8 @@ class State:
     write_epoch: int = 0
     claims: tuple[Claim, ...] = ()
     registered: Registration = _UNREGISTERED
+    mark: Mark | None = None
+    barred: tuple[str, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -280,6 +295,8 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     write_epoch: int | None = None
     claims: tuple[Claim, ...] | None = None
     registered: Registration | None = None
+    mark: Mark | None = None
+    barred: str | None = None
     extra: dict[str, Any] = {}
 
 
@@ -307,12 +324,11 @@ def apply_diff(state: State, diff: Diff) -> State:
         changed["writers"] = left
     if diff.merged is not None:
         changed |= _merge(state, diff.merged)
-    if diff.write_epoch is not None:
-        changed["write_epoch"] = diff.write_epoch
-    if diff.claims is not None:
-        changed["claims"] = diff.claims
-    if diff.registered is not None:
-        changed["registered"] = diff.registered
+    for name in ("write_epoch", "claims", "registered", "mark"):
+        if (value := getattr(diff, name)) is not None:
+            changed[name] = value
+    if diff.barred is not None:
+        changed["barred"] = (*state.barred, diff.barred)
     return replace(state, **changed)
 
 
@@ -374,9 +390,11 @@ def _counted(
     )
 
 
-# A registered shard can have parts whose times the state moves (`format.part.part_at`). Versions up
-# to format 2 would read the times in the bytes, so they must refuse such a state.
-FORMAT: Final = 3
+# Versions up to format 3 would read a shard past its mark. Versions up to format 2 would also read
+# the times in the bytes of a registered shard's parts, which its state can move
+# (`format.part.part_at`). They must refuse such states.
+FORMAT: Final = 4
+_FORMAT_OF_MOVED_TIMES: Final = 3
 _FORMAT_OF_STORED_TIMES: Final = 2
 _STATE: Final[dict[str, Any]] = {
     "format": int,
@@ -394,6 +412,8 @@ _STATE: Final[dict[str, Any]] = {
     "write_epoch": int,
     "claims": tuple[Claim, ...],
     "registered": Registration,
+    "mark": Mark | None,
+    "barred": tuple[str, ...],
 }
 _DIFF: Final[dict[str, Any]] = {
     "schema": bytes | None,
@@ -412,6 +432,8 @@ _DIFF: Final[dict[str, Any]] = {
     "write_epoch": int | None,
     "claims": tuple[Claim, ...] | None,
     "registered": Registration | None,
+    "mark": Mark | None,
+    "barred": str | None,
 }
 _STATE_FIELDS: Final = decoders_of(_STATE)
 _DIFF_FIELDS: Final = decoders_of(_DIFF)
@@ -445,12 +467,16 @@ class ShardLanguage:
         return diff
 
     def encode_state(self, state: State) -> bytes:
+        """Return the bytes of a state; its format is the oldest whose versions read it right."""
         fields = {name: getattr(state, name) for name in _STATE if name != "format"}
         fields["batches"] = tuple(state.batches)
-        if not state.sightings:
-            del fields["sightings"]  # The bytes are then those of a version without this field.
+        # Without these fields, the bytes are those of a version that does not know them.
+        for name in ("sightings", "mark", "barred"):
+            if not fields[name]:
+                del fields[name]
         is_moved = state.registered.number or any(one.is_moved for one in state.commits)
-        form = FORMAT if is_moved else _FORMAT_OF_STORED_TIMES
+        form = _FORMAT_OF_MOVED_TIMES if is_moved else _FORMAT_OF_STORED_TIMES
+        form = form if state.mark is None else FORMAT
         return msgspec.msgpack.encode({**state.extra, "format": form, **fields})
 
     def decode_state(self, data: bytes) -> State:

@@ -21,12 +21,12 @@ from tidelog.store.port import Entry, Object, Store
 READ_ONLY_VARIABLE: Final = "TIDELOG_READ_ONLY"
 
 _WRITES: Final = """
-acknowledge add adopt advance alter append append_arrow appender apply begin close_stream collect
-commit_parts compact compare_and_append configure copy create create_checkpoint create_cursor
-create_pin delete drop drop_checkpoint drop_cursor drop_hold drop_pin drop_writer end_leases
-evolve_schema forget fork hold ingest ingest_all insert lease merge meta_stream move_consensus
-move_cursor move_hold open_stream rebuild register retain retire seal skip sweep tidy
-try_append try_compare_and_append update upsert write_parts
+acknowledge add adopt advance alter append append_arrow appender apply begin close_stream
+collect commit_parts compact compare_and_append configure copy create create_checkpoint
+create_cursor create_pin delete drop drop_checkpoint drop_cursor drop_hold drop_pin drop_writer
+end_leases evolve_schema forget fork handover hold ingest ingest_all insert lease merge
+meta_stream move_consensus move_cursor move_hold open_stream rebuild register retain retire seal
+skip sweep tidy try_append try_compare_and_append update upsert write_parts
 """
 # The public methods that write, of all handles. A test finds a method that is missing here.
 WRITES: Final = frozenset(_WRITES.split())

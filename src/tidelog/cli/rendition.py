@@ -1,0 +1,295 @@
+"""``tidelog rendition``: create, list, compare and drop renditions; and ``collection handover``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli import source_options as options
+from tidelog.cli.command import (
+    AsJson,
+    CollectionName,
+    Timeout,
+    Wait,
+    Yes,
+    ask_first,
+    group,
+    on_location,
+    timeout_us_of,
+)
+from tidelog.cli.output import Column, Field, print_fields, say, show, show_list
+from tidelog.cli.source_options import DateFormat, Delimiter, Null, Quote, TimestampFormat
+from tidelog.cli.writers import Destination, Format, Limit, Output, write_all
+from tidelog.core.arguments import split_names
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    import pyarrow as pa
+
+    from tidelog.collection.renditions import RenditionChange, RenditionFacts
+    from tidelog.location import Location
+
+app = group("Create, list, compare and drop renditions: versions of a collection.")
+
+RenditionName = Annotated[str, typer.Argument(metavar="NAME", help="The name of the rendition.")]
+# Without these options, the new rendition is as the one that readers read.
+Shards = Annotated[int | None, typer.Option(metavar="N", help="Divide the rows among N shards.")]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMNS", help="'flight int, day date'; by default the columns do not change."
+    ),
+]
+Envelope = Annotated[
+    str | None,
+    typer.Option(
+        metavar="none|upsert",
+        help="none: append each row; upsert: keep the newest row of each key.",
+    ),
+]
+TimeUnit = Annotated[
+    str | None, typer.Option(metavar="s|ms|us|ns", help="The unit of integers in --time-column.")
+]
+MaxAhead = Annotated[
+    str | None,
+    typer.Option(metavar="DURATION|any", help="How far a row's time may be ahead of the clock."),
+]
+Lateness = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="How long ingestion waits for late rows.")
+]
+
+
+@app.command("create")
+def create(
+    context: typer.Context,
+    name: RenditionName,
+    *,
+    of: Annotated[
+        str, typer.Option(metavar="COLLECTION", help="The collection of which it is a version.")
+    ],
+    shards: Shards = None,
+    schema: Columns = None,
+    envelope: Envelope = None,
+    key: options.Key = None,
+    delete_when: options.DeleteWhen = None,
+    time_column: options.TimeColumn = None,
+    time_unit: TimeUnit = None,
+    max_ahead: MaxAhead = None,
+    lateness: Lateness = None,
+    delimiter: Delimiter = None,
+    quote: Quote = None,
+    null: Null = None,
+    date_format: DateFormat = None,
+    timestamp_format: TimestampFormat = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a rendition of a collection, next to the one that readers read.
+
+    An option that is left out is as in the rendition that readers read. The new rendition is empty:
+    'tidelog ingest NAME' fills it from the source. If the source keeps its bindings, the rendition
+    gets the same data at the same times.
+    """
+    from tidelog.collection.rendition_spec import RenditionSpec
+
+    spec = RenditionSpec(
+        name=name,
+        shards=shards,
+        schema=schema,
+        envelope=envelope,
+        key=None if key is None else tuple(one for part in key for one in split_names(part)),
+        delete_when=delete_when,
+        time_column=time_column,
+        time_unit=time_unit,
+        max_ahead=max_ahead,
+        lateness=lateness,
+        csv=options.csv_options(
+            delimiter=delimiter,
+            quote=quote,
+            null=null,
+            date_format=date_format,
+            timestamp_format=timestamp_format,
+        ),
+    )
+    found = on_location(context, lambda location: location.renditions.create(spec, of=of))
+    told = f"Created the rendition {name!r} of {of!r}. Fill it with: tidelog ingest {name}"
+    if not found.shares_bindings:
+        told += (
+            "\nIt has times of its own, because the source does not keep its bindings, or the "
+            "options change the ticks."
+        )
+    show(asdict(found), told, as_json=as_json, is_said=True)
+
+
+@app.command("list")
+def list_renditions(context: typer.Context, name: CollectionName, as_json: AsJson = False) -> None:
+    """List the renditions of a collection, oldest first."""
+    columns: tuple[Column[RenditionFacts], ...] = (
+        Column("name", lambda one: one.name),
+        Column("shards", lambda one: str(one.shards), right=True),
+        Column("read from", _read_from),
+        Column("read before", lambda one: _time(one.ends, "")),
+        Column("complete to", _complete),
+        Column("state", _state),
+    )
+    show_list(
+        on_location(context, lambda location: location.renditions.list(name)),
+        columns,
+        fields=asdict,
+        as_json=as_json,
+        none_yet=f"{name!r} has no renditions.",
+    )
+
+
+@app.command("describe")
+def describe(context: typer.Context, name: RenditionName, as_json: AsJson = False) -> None:
+    """Show a rendition: its shards, its times, and the times at which readers read it."""
+    found = on_location(context, lambda location: location.renditions.describe(name))
+    fields: list[Field] = [
+        ("name", found.name),
+        ("collection", found.collection),
+        ("state", _state(found)),
+        ("shards", str(found.shards)),
+        ("bindings", "shared with other renditions" if found.shares_bindings else "its own"),
+        ("since", _time(found.since, "never")),
+        ("complete to", _complete(found)),
+        ("read from", _read_from(found)),
+        ("read before", _time(found.ends, "no end yet")),
+    ]
+    show(asdict(found), lambda: print_fields(fields), as_json=as_json)
+
+
+@app.command("history")
+def history(context: typer.Context, name: CollectionName, as_json: AsJson = False) -> None:
+    """Show which rendition readers read at each time: +1 from a time on, -1 no longer.
+
+    No other change comes before the time in the last line.
+    """
+    found, upper = on_location(context, lambda location: location.renditions.history(name))
+    columns: tuple[Column[RenditionChange], ...] = (
+        Column("rendition", lambda one: one.rendition),
+        Column("time", lambda one: _time(one.time, "")),
+        Column("diff", lambda one: f"{one.diff:+d}", right=True),
+    )
+    show_list(found, columns, fields=asdict, as_json=as_json, none_yet="")
+    say(f"upper: {_time(upper, 'no time is left')}")
+
+
+@app.command("diff")
+def diff(
+    context: typer.Context,
+    first: Annotated[str, typer.Argument(metavar="A", help="The name of a rendition.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The name of another one.")],
+    *,
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Compare up to this time. The default is the newest that both have.",
+        ),
+    ] = None,
+    limit: Limit = None,
+    format: Format = None,
+    output: Output = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the updates in which two renditions differ, first time first.
+
+    _diff is as in B for an update that only B has, and negated for one that only A has. Nothing is
+    printed if they are equal.
+    """
+    to = Destination(format, output, as_json=as_json, columns=None, where=None, limit=limit)
+
+    async def work(location: Location) -> None:
+        found = await location.renditions.diff(first, second, as_of=as_of)
+
+        async def rows() -> AsyncGenerator[pa.Table, None]:
+            yield found.slice(0, to.limit)
+
+        told = "in which they differ"
+        schema = found.schema
+        await write_all(rows(), schema, to, clock=location.clock, unit="update", told=told)
+
+    on_location(context, work)
+
+
+@app.command("drop")
+def drop(
+    context: typer.Context, name: RenditionName, *, yes: Yes = False, as_json: AsJson = False
+) -> None:
+    """Drop a rendition that readers do not read yet, or no longer, for good.
+
+    The times at which readers read it become unreadable. A hold on such a time forbids the drop.
+    """
+    if not yes:
+        ask_first(
+            lambda: f"Drop the rendition {name!r}, and the times at which readers read it?",
+            deed="drop the rendition",
+        )
+    on_location(context, lambda location: location.renditions.drop(name))
+    fields = {"name": name, "dropped": True}
+    show(fields, f"Dropped the rendition {name!r}.", as_json=as_json, is_said=True)
+
+
+def hand_over(
+    context: typer.Context,
+    name: CollectionName,
+    *,
+    to: Annotated[str, typer.Option(metavar="NAME", help="The rendition to read from then on.")],
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="The first time at which readers read it. The default is the first time that is "
+            "not complete.",
+        ),
+    ] = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let all readers of a collection read another rendition, from one time on.
+
+    At that time, readers change over exactly: no row is lost or doubled. The rendition must be
+    complete up to that time, and no reader may have read the time yet. The command names the
+    condition that is not met; with --wait, it waits.
+    """
+    timeout_us = timeout_us_of(timeout)
+
+    async def work(location: Location) -> int:
+        return await location.renditions.handover(
+            name, to=to, at=at, wait=wait, timeout_us=timeout_us
+        )
+
+    time = on_location(context, work)
+    told = f"Readers of {name!r} read the rendition {to!r} from {_time(time, '')} on.\n"
+    told += f"That time is complete after the next tick, for example of: tidelog ingest {name}"
+    show({"name": name, "to": to, "at": time}, told, as_json=as_json, is_said=True)
+
+
+def _read_from(found: RenditionFacts) -> str:
+    if found.begins is None:
+        return "not yet"
+    return _time(found.begins, "") if found.begins else "the beginning"
+
+
+def _complete(found: RenditionFacts) -> str:
+    if found.upper is None:
+        return "the end"
+    return _time(found.upper - 1, "") if found.upper else "nothing yet"
+
+
+def _state(found: RenditionFacts) -> str:
+    if found.dropping:
+        return "being dropped"
+    if found.active:
+        return "active"
+    return "new" if found.begins is None else "former"
+
+
+def _time(time: int | None, none: str) -> str:
+    from tidelog.collection.formats.times import format_time
+
+    return none if time is None else format_time(time)

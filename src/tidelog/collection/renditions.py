@@ -1,0 +1,464 @@
+"""The renditions of a location's collections: create, list, compare, hand over and drop them.
+
+A rendition is one complete version of a collection. A new one is computed next to the one that
+readers read. A handover then changes the readers over, at one time and for all of them.
+
+Each command is a sequence of steps, and each step is one atomic write. If a process dies in
+between, the same command, called again, does the rest.
+Source: storage, "Renditions"; design page 6, "Collection, rendition, handover".
+"""
+
+from __future__ import annotations
+
+import builtins
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.collection.catalog.catalog import INGEST_HOLD, Catalog, Era, RenditionInfo
+from tidelog.collection.catalog.controller import Controller
+from tidelog.collection.collection import Collection
+from tidelog.collection.collections import Collections
+from tidelog.collection.following import checked_patience
+from tidelog.collection.formats.times import When, format_time, parse_time
+from tidelog.collection.formats.types import sql_type_of
+from tidelog.collection.hold_all import drop_hold, place_hold
+from tidelog.collection.maintenance import Maintenance
+from tidelog.collection.rendition_spec import RenditionSpec, resolve_rendition
+from tidelog.collection.source.kinds import open_source
+from tidelog.consensus.port import Consensus
+from tidelog.core.arguments import check_kind
+from tidelog.core.clock import Clock
+from tidelog.core.frontier import Frontier
+from tidelog.errors import AsOfNotComplete, HandoverRefused, UsageError
+from tidelog.persist.format.part import int64_array, int64_of
+from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
+from tidelog.persist.format.updates import consolidate
+from tidelog.persist.handle.listening import NotYet, Patience, poll
+from tidelog.persist.read.selection import ALL_ROWS
+from tidelog.persist.states.handover import decide_bar, decide_mark, decide_retire
+from tidelog.persist.states.holding import HISTORY_HOLD
+from tidelog.persist.states.state import HoldKind, Mark
+from tidelog.store.port import Store
+from tidelog.store.wrappers.read_only import refuses_writes
+
+HANDOVER_HOLD: Final = "handover-"  # Before a time: keeps it readable until the mark is made.
+_OWN_HOLDS: Final = (HISTORY_HOLD, INGEST_HOLD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenditionFacts:
+    """A rendition: the times at which readers read it, and its own times.
+
+    Units: milliseconds since 1970. Readers read it from ``begins`` on, before ``ends``. ``begins``
+        is None if they do not read it yet, and ``ends`` if it has no successor. ``upper`` is None
+        after the last time.
+    """
+
+    name: str
+    collection: str
+    id: str
+    shards: int
+    active: bool
+    begins: int | None
+    ends: int | None
+    since: int | None
+    upper: int | None
+    shares_bindings: bool
+    dropping: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RenditionChange:
+    """One row of the history: from a time on, readers read a rendition (+1), or no longer (-1)."""
+
+    rendition: str
+    time: int
+    diff: int
+
+
+@refuses_writes()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renditions:
+    """All renditions of a location."""
+
+    store: Store
+    consensus: Consensus
+    clock: Clock
+    controller: Controller
+    collections: Collections
+    maintenance: Maintenance
+
+    async def create(self, spec: RenditionSpec, *, of: str) -> RenditionFacts:
+        """Create a rendition of a collection, next to the one that readers read.
+
+        It is empty: an ingester fills it from the source, by the name of the rendition.
+
+        Raises:
+            NoSuchCollection: no source feeds a collection of this name. NOT_APPLIED.
+            NameTaken: a collection or a rendition has the name. NOT_APPLIED.
+            UsageError: an option is wrong. NOT_APPLIED.
+            SchemaEvolved: another process has altered the collection; call again. NOT_APPLIED.
+        """
+        check_kind(spec, RenditionSpec, "the spec of a rendition must be a tidelog.RenditionSpec")
+        catalog = await self.controller.catalog()
+        active = await self._active(of)
+        base = next(one for one in catalog.sources.values() if one.rendition == active.rendition.id)
+        rendition, info = resolve_rendition(spec, base, active.rendition, clock=self.clock)
+        await self.controller.add_rendition(rendition, info, of=active.rendition)
+        source = open_source(info, rendition.data_schema, store=self.store, clock=self.clock)
+        await source.hold({}, make=True)
+        return await self.describe(spec.name)
+
+    async def list(self, of: str) -> builtins.list[RenditionFacts]:
+        """Return the renditions of a collection, oldest first.
+
+        Raises:
+            NoSuchCollection: no collection has the name. LocationError: the store failed.
+        """
+        listed = (await self.controller.catalog()).collection(of).renditions
+        eras = (await self._active(of)).eras
+        catalog = await self.controller.catalog()
+        known = [catalog.renditions[one] for one in listed if one in catalog.renditions]
+        return [await self._facts(catalog, one, eras, known) for one in known]
+
+    async def describe(self, name: str) -> RenditionFacts:
+        """Return the facts about a rendition.
+
+        Raises:
+            NoSuchCollection: no rendition has the name. LocationError: the store failed.
+        """
+        of = (await self.controller.catalog()).rendition(name).collection
+        return next(one for one in await self.list(of) if one.name == name)
+
+    async def history(self, of: str) -> tuple[builtins.list[RenditionChange], int | None]:
+        """Return the changes of a collection from rendition to rendition, and their upper.
+
+        Before the upper (None: for all times), no other change will come.
+
+        Raises:
+            NoSuchCollection: no collection has the name. LocationError: the store failed.
+        """
+        active = await self._active(of)
+        eras = _eras_of((await self.controller.catalog()).collection(of).eras, active)
+        found = [RenditionChange(eras[0].name, eras[0].begins, +1)]
+        for before, after in pairwise(eras):
+            found.append(RenditionChange(before.name, after.begins, -1))
+            found.append(RenditionChange(after.name, after.begins, +1))
+        return found, active.all_shards[0].state.upper
+
+    async def diff(self, one: str, other: str, *, as_of: When | None = None) -> pa.Table:
+        """Return the updates in which two renditions differ up to a time, in time order.
+
+        An update of only the second rendition has its own diff, and one of only the first has the
+        negated one. The default time is the newest that is complete in both. Times before the
+        greatest since of both count as that time.
+
+        Raises:
+            NoSuchCollection: no rendition has the name. LocationError: the store failed.
+            UsageError: the columns of the renditions differ.
+            AsOfBeforeSince, AsOfNotComplete: the time is not readable in both.
+        """
+        catalog = await self.controller.catalog()
+        pair = [self.collections.of_rendition(catalog, catalog.rendition(n)) for n in (one, other)]
+        if pair[0].schema.data != pair[1].schema.data:
+            raise UsageError(
+                "the renditions have other columns, so no row of one is in the other: read both",
+                first=_columns_text(pair[0].schema),
+                second=_columns_text(pair[1].schema),
+            )
+        until = min([await each.resolve_as_of(as_of) for each in pair])
+        since = max(each.since.time for each in pair)
+        if since > until:
+            raise AsOfNotComplete(
+                "the renditions have no common readable time: ingest the one that is behind"
+            )
+        tables: builtins.list[pa.Table] = []
+        schema = pair[0].schema
+        for each, sign in zip(pair, (-1, +1), strict=True):
+            reading = each.reading(ALL_ROWS)
+            at_first = [piece async for piece in each.contents(reading, since)]
+            later = [piece async for piece in each.changes_of(reading, since, until)]
+            tables += [_signed(piece, sign, since, schema) for piece in at_first]
+            tables += [_signed(piece, sign, None, schema) for piece in later]
+        return await self.clock.offload(partial(consolidate, tables, schema))
+
+    async def handover(
+        self,
+        of: str,
+        *,
+        to: str,
+        at: When | None = None,
+        wait: bool = False,
+        timeout_us: int | None = None,
+    ) -> int:
+        """Let all readers of a collection read another rendition from one time on; return the time.
+
+        Two conditions hold at that time (default: the upper of the rendition that readers read):
+        no reader can have read it yet, and the other rendition is complete before it and readable
+        at it. With ``wait``, the call waits until they hold; ``timeout_us`` ends the wait, and
+        alone implies ``wait``.
+
+        Raises:
+            HandoverRefused: a condition does not hold, or another handover was first. NOT_APPLIED.
+            NoSuchCollection: no collection or rendition has the name. NOT_APPLIED.
+            DeadlineExceeded: the conditions did not hold in time. NOT_APPLIED.
+            LocationError: the store failed; call again.
+        """
+        patience = checked_patience(wait, timeout_us)
+        asked = None if at is None else parse_time(at, what="at", now_us=self.clock.now_us())
+        begun_us = self.clock.monotonic_us()
+        while True:
+            active = await self._settled(of)
+            catalog = await self.controller.catalog()
+            target = catalog.rendition(to)
+            done = active.begins if active.rendition.id == target.id else None
+            if done and asked in (None, done):
+                return done
+            check_target(active, target)
+            latter = self.collections.of_rendition(catalog, target)
+            if timeout_us is not None:
+                left_us = timeout_us - (self.clock.monotonic_us() - begun_us)
+                patience = replace(patience, timeout_us=max(0, left_us))
+            time = await self._time_of(active, latter, asked, patience)
+            try:
+                await self._mark(active, latter, time)
+            except HandoverRefused:
+                newest = (await self._active(of)).rendition.id
+                if asked is not None or newest != active.rendition.id:
+                    raise
+                continue  # The upper has passed the time that this call chose.
+            await self._settled(of)
+            return time
+
+    async def _time_of(
+        self, active: Collection, latter: Collection, asked: int | None, patience: Patience
+    ) -> int:
+        """Return the time of a handover whose conditions hold, by the newest states.
+
+        Raises:
+            HandoverRefused, DeadlineExceeded: they do not hold.
+        """
+        first, name = active.first_shard, latter.rendition.called
+
+        async def look() -> int | NotYet:
+            await active.refresh()
+            await latter.refresh()
+            upper, reached = first.state.upper_frontier, latter.upper
+            if upper.is_empty:
+                raise HandoverRefused("all times of the collection are complete: none is left")
+            time = upper.time if asked is None else asked
+            if not upper <= Frontier.at(time):
+                raise HandoverRefused(
+                    "readers may have read the collection at that time, because it is complete: "
+                    f"pass at least {format_time(upper.time)}, or leave out the time",
+                    asked=format_time(time),
+                )
+            if not latter.since <= Frontier.at(time):
+                raise HandoverRefused(
+                    f"{name!r} is readable since {format_time(latter.since.time)} only: "
+                    "pass that time or a later one"
+                )
+            if Frontier.at(time) <= reached:
+                return time
+            if patience.waits:
+                return NotYet(reached)
+            raise HandoverRefused(
+                f"{name!r} is complete before {format_time(reached.time)}, and the "
+                f"handover would be at {format_time(time)}: ingest that rendition, or wait"
+            )
+
+        return await poll(self.clock, look, 0 if asked is None else asked, patience)
+
+    async def _mark(self, active: Collection, latter: Collection, time: int) -> None:
+        """Make the mark, while a hold keeps its time readable in the other rendition.
+
+        Raises:
+            HandoverRefused: a reader may have read that time, or another handover was first.
+        """
+        hold = f"{HANDOVER_HOLD}{time}"
+        await place_hold(latter.all_shards, hold, Frontier.at(time))
+        mark = Mark(time, latter.rendition.id)
+        try:
+            await active.first_shard.machine.commit(partial(decide_mark, mark=mark))
+        except HandoverRefused:
+            await drop_hold(latter.all_shards, hold)
+            raise
+
+    async def _settled(self, of: str) -> Collection:
+        """Do what follows each mark, and return the newest handle of the collection.
+
+        The holds of readers go to the other rendition. A hold that is placed later is on both,
+        because its owner meets the mark. Then the catalog gets a copy of the mark, once the former
+        rendition is complete.
+        """
+        active = await self._active(of)
+        recorded = {era.rendition for era in (await self.controller.catalog()).collection(of).eras}
+        for era in active.eras:
+            former = era.former
+            if former is None or era.rendition.id in recorded:
+                continue
+            for name in await _holds_of_readers(former):
+                await place_hold(era.all_shards, name, Frontier.at(era.begins))
+            held = {name for shard in era.all_shards for name in shard.state.holds}
+            for name in sorted(held):
+                if name.startswith(HANDOVER_HOLD):
+                    await drop_hold(era.all_shards, name)
+            if former.is_complete:
+                info = era.rendition
+                await self.controller.record_handover(of, Era(info.id, era.begins, info.called))
+        return active
+
+    async def drop(self, name: str) -> None:
+        """Drop a rendition that readers do not read yet, or no longer; finish a drop that began.
+
+        The drop of a former rendition gives up the times at which readers read it. It is refused
+        while a hold keeps such a time.
+
+        Raises:
+            NoSuchCollection: no rendition has the name.
+            UsageError: readers read it. HandoverRefused: a hold keeps its times. NOT_APPLIED.
+            LocationError: the store failed; call again.
+        """
+        catalog = await self.controller.catalog()
+        ended = await self.maintenance.unreleased(name)
+        if ended and all(name != one.called for one in catalog.renditions.values()):
+            async for _ in self.maintenance.release(ended):
+                pass
+            return
+        of = catalog.rendition(name).collection
+        await self._settled(of)
+        rendition = await self.controller.set_dropping(name, dropping=True)
+        if not await self._is_droppable(of, rendition):
+            await self.controller.set_dropping(name, dropping=False)
+            raise UsageError(
+                f"a handover to {name!r} was first: readers of {of!r} read it, so it stays"
+            )
+        try:
+            handle = self.collections.of_rendition(await self.controller.catalog(), rendition)
+            first = handle.first_shard
+            await first.machine.commit(partial(decide_retire, own=_OWN_HOLDS))
+        except HandoverRefused:
+            await self.controller.set_dropping(name, dropping=False)
+            raise
+        await self.controller.drop_rendition(name)
+        async for _ in self.maintenance.release(await self.maintenance.unreleased(name)):
+            pass
+
+    async def _is_droppable(self, of: str, rendition: RenditionInfo) -> bool:
+        """Bar a rendition from handovers; return False if readers read it already.
+
+        The active rendition may change meanwhile, so the bar is on the one that is active then.
+        """
+        while True:
+            active = await self._active(of)
+            if active.rendition.id == rendition.id:
+                return False
+            decide = partial(decide_bar, successor=rendition.id)
+            if await active.first_shard.machine.commit(decide) is None:
+                return True
+
+    async def _active(self, of: str) -> Collection:
+        """Return the newest handle of a collection.
+
+        Raises:
+            NoSuchCollection: no collection has the name.
+            UsageError: it is a table, or the bad rows of a source.
+        """
+        catalog = await self.controller.catalog()
+        catalog.collection(of)
+        found = self.collections.opened(catalog, of)
+        if found.table is not None:
+            raise UsageError(
+                f"{of!r} is a table: only a collection that a source feeds can have several "
+                "renditions"
+            )
+        await found.refresh()
+        return found
+
+    async def _facts(
+        self,
+        catalog: Catalog,
+        rendition: RenditionInfo,
+        eras: builtins.list[Collection],
+        known: builtins.list[RenditionInfo],
+    ) -> RenditionFacts:
+        handle = self.collections.of_rendition(catalog, rendition)
+        await handle.refresh()
+        era = next((one for one in eras if one.rendition.id == rendition.id), None)
+        since, upper = handle.since, handle.upper
+        return RenditionFacts(
+            name=rendition.called,
+            collection=rendition.collection,
+            id=rendition.id,
+            shards=len(rendition.shards),
+            active=era is eras[-1],
+            begins=None if era is None else era.begins,
+            ends=None if era is None else era.ends,
+            since=None if since.is_empty else since.time,
+            upper=None if upper.is_empty else upper.time,
+            shares_bindings=sum(one.remap == rendition.remap for one in known) > 1,
+            dropping=rendition.dropping is True,
+        )
+
+
+def _columns_text(schema: ShardSchema) -> str:
+    return ", ".join(f"{one.name} {sql_type_of(one)}" for one in schema.data)
+
+
+def check_target(active: Collection, target: RenditionInfo) -> None:
+    """Check that readers of a collection can change to a rendition.
+
+    Raises:
+    HandoverRefused: it is of another collection, was read before, or is being dropped.
+    """
+    if target.collection != active.rendition.collection:
+        raise HandoverRefused(
+            f"{target.called!r} is a rendition of {target.collection!r}, not of "
+            f"{active.rendition.collection!r}: name a rendition of that collection"
+        )
+    if any(target.id == era.rendition.id for era in active.eras):
+        raise HandoverRefused(
+            f"readers read the rendition {target.called!r} already, or did so before: create "
+            "a new rendition"
+        )
+    if target.dropping is True:
+        raise HandoverRefused(
+            f"the drop of {target.called!r} has begun: hand over to another rendition"
+        )
+
+
+async def _holds_of_readers(former: Collection) -> list[str]:
+    """Return the names of the holds on a former rendition that only their owners end."""
+    found: dict[str, None] = {}
+    for shard in former.all_shards:
+        state = await shard.refresh()
+        found |= dict.fromkeys(
+            name
+            for name, hold in state.holds.items()
+            if hold.kind is HoldKind.CRITICAL
+            and name not in _OWN_HOLDS
+            and not name.startswith(HANDOVER_HOLD)
+        )
+    return list(found)
+
+
+def _eras_of(listed: tuple[Era, ...], active: Collection) -> list[Era]:
+    """Return the eras that the catalog lists, and those that only marks record."""
+    known = {era.rendition for era in listed}
+    found = [Era(one.rendition.id, one.begins, one.rendition.called) for one in active.eras]
+    return [*listed, *(era for era in found if era.rendition not in known)]
+
+
+def _signed(updates: pa.Table, sign: int, time: int | None, schema: ShardSchema) -> pa.Table:
+    """Return updates with their diffs times ``sign``; contents get ``time``."""
+    if time is not None:
+        times = int64_array(np.full(updates.num_rows, time, np.int64))
+        updates = updates.add_column(updates.num_columns - 1, TIME, times)
+    place = updates.schema.get_field_index(DIFF)
+    signed = updates.set_column(place, DIFF, int64_array(sign * int64_of(updates, DIFF)))
+    return signed.cast(schema.updates)

@@ -1,0 +1,48 @@
+"""Renditions for tests: the contents of each of them, and the holds on them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+
+from tidelog.collection.collection import Collection
+from tidelog.location import Location
+
+Rows = Counter[tuple[Any, ...]]
+
+
+def counted(table: pa.Table) -> Rows:
+    """Return consolidated contents as counted rows."""
+    found: Rows = Counter()
+    for row in table.to_pylist():
+        found[tuple(value for name, value in row.items() if name != "_diff")] += row["_diff"]
+    return found
+
+
+async def rows_at(lake: Location, time: int | None = None, name: str = "c") -> Rows:
+    """Return the contents of a collection at a time, by default the newest."""
+    return counted(await (await lake.collection(name)).consolidated(time))
+
+
+async def rows_of(lake: Location, name: str, time: int) -> Rows:
+    """Return the contents of one rendition at a time."""
+    catalog = await lake.controller.catalog()
+    handle = lake.collections.of_rendition(catalog, catalog.rendition(name))
+    return counted(await handle.consolidated(time))
+
+
+async def reader(lake: Location) -> Collection:
+    """Return a new handle of the collection ``c``, with the newest states."""
+    handle = await lake.collection("c")
+    await handle.refresh()
+    return handle
+
+
+def holds(era: Collection) -> dict[str, int | None]:
+    """Return the holds of readers on a rendition, which all of its shards have."""
+    found = [{n: h.since for n, h in shard.state.holds.items()} for shard in era.all_shards]
+    own = [{n: s for n, s in one.items() if n not in ("history", "ingest")} for one in found]
+    assert all(one == own[0] for one in own)
+    return own[0]
