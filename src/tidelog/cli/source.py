@@ -78,7 +78,7 @@ def create(
     keep_bindings: options.KeepBindings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a source and its collection, and show the schema and csv format.
+    """Create a source and its collection, and show their columns.
 
     The command creates the location if that does not exist.
     """
