@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from kit.clocks import OneThread
-from kit.renditions import holds, reader, rows_at, rows_of
-from kit.shelf_kind import Row, Shelf, empty_shelves, shelf_row
+from kit.renditions import holds, lake_on, put, reader, rows_at, rows_of, shelf_lake
+from kit.shelf_kind import empty_shelves, shelf_row
 from kit.sources import compact, ingest
 from kit.stores import copy_of, deaths
 from tidelog.collection.rendition_spec import RenditionSpec
 from tidelog.collection.spec_types import SourceSpec
-from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 
@@ -25,28 +23,6 @@ from tidelog.store.port import Store
 def _empty_shelves() -> Any:
     with empty_shelves():
         yield
-
-
-def put(*rows: Row) -> None:
-    Shelf.rows.setdefault("a", []).extend(rows)
-
-
-async def lake_on(store: Store, *, create: bool = False) -> Location:
-    return await open_location("memory://", create=create, clock=OneThread(), store=store)
-
-
-async def shelf_lake() -> MemoryStore:
-    """Return a store with a source of two shards, its rows, and a complete second rendition."""
-    store = MemoryStore(name="memory://")
-    lake = await lake_on(store, create=True)
-    spec = SourceSpec(name="c", kind="shelf", schema="k bigint, at bigint", keep_bindings=True)
-    await lake.sources.create(spec)
-    put(*(shelf_row(n, 1_000 * n) for n in range(1, 6)))
-    await ingest(lake, "c")
-    await (await lake.collection("c")).hold("mine")
-    await lake.renditions.create(RenditionSpec(name="c2", envelope="upsert", key=("k",)), of="c")
-    await ingest(lake, "c2")
-    return store
 
 
 @pytest.mark.parametrize("happened", [False, True])

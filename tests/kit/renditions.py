@@ -7,8 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from kit.clocks import OneThread
+from kit.shelf_kind import Row, Shelf, shelf_row
+from kit.sources import ingest
 from tidelog.collection.collection import Collection
-from tidelog.location import Location
+from tidelog.collection.rendition_spec import RenditionSpec
+from tidelog.collection.spec_types import SourceSpec
+from tidelog.location import Location, open_location
+from tidelog.store.memory import MemoryStore
+from tidelog.store.port import Store
 
 Rows = Counter[tuple[Any, ...]]
 
@@ -46,3 +53,29 @@ def holds(era: Collection) -> dict[str, int | None]:
     own = [{n: s for n, s in one.items() if n not in ("history", "ingest")} for one in found]
     assert all(one == own[0] for one in own)
     return own[0]
+
+
+def put(*rows: Row) -> None:
+    """Add rows to the shelf that sources read."""
+    Shelf.rows.setdefault("a", []).extend(rows)
+
+
+async def lake_on(store: Store, *, create: bool = False) -> Location:
+    """Open a location in a store, as a separate process does."""
+    return await open_location("memory://", create=create, clock=OneThread(), store=store)
+
+
+async def shelf_lake(*, retain: str = "forever") -> MemoryStore:
+    """Return a store with the source ``c``, some rows, and a complete second rendition ``c2``."""
+    store = MemoryStore(name="memory://")
+    lake = await lake_on(store, create=True)
+    spec = SourceSpec(
+        name="c", kind="shelf", schema="k bigint, at bigint", keep_bindings=True, retain=retain
+    )
+    await lake.sources.create(spec)
+    put(*(shelf_row(n, 1_000 * n) for n in range(1, 6)))
+    await ingest(lake, "c")
+    await (await lake.collection("c")).hold("mine")
+    await lake.renditions.create(RenditionSpec(name="c2", envelope="upsert", key=("k",)), of="c")
+    await ingest(lake, "c2")
+    return store

@@ -100,9 +100,9 @@ def test_a_rendition_is_kept_while_a_hold_needs_it(
 
     if is_needed:
         with pytest.raises(HandoverRefused, match="holds=mine"):
-            decide_retire(state, ("history",))
+            decide_retire(state, "history".__eq__)
         return
-    dropped = after(state, decide_retire(state, ("history",)).diff)
+    dropped = after(state, decide_retire(state, "history".__eq__).diff)
     assert dropped.is_dropped
     assert dropped.mark == mark
     assert dropped.since_frontier == Frontier.empty()

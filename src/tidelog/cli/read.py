@@ -212,16 +212,18 @@ async def _changes(
     if until is not None:
         parse_time(until, what="--until", now_us=now_us)
     collection = await location.collection(name)
-    reading = collection.reading(to.selection())
+    to.selection().check(collection.schema)
     first, last = await collection.resolve_between(
         since, until, wait=waiting.wait, timeout_us=waiting.timeout_us
     )
     _say_bare_time(since, "--since")
     _say_bare_time(until, "--until")
+    era = collection.era_at(last)  # Another rendition may have other columns.
+    reading = era.reading(to.selection())
     shown = _shown_by(reading, to)
 
     async def rows() -> AsyncGenerator[pa.Table, None]:
-        async with aclosing(collection.changes_of(reading, first, last)) as pieces:
+        async with aclosing(era.changes_of(reading, first, last)) as pieces:
             async for piece in pieces:
                 yield shown(piece)
 

@@ -10,7 +10,6 @@ import typer
 from tidelog.cli import source_options as options
 from tidelog.cli.command import (
     AsJson,
-    CollectionName,
     Timeout,
     Wait,
     Yes,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
 app = group("Create, list, compare and drop renditions: versions of a collection.")
 
+Of = Annotated[str, typer.Argument(metavar="COLLECTION", help="The name of the collection.")]
 RenditionName = Annotated[str, typer.Argument(metavar="NAME", help="The name of the rendition.")]
 # Without these options, the new rendition is as the one that readers read.
 Shards = Annotated[int | None, typer.Option(metavar="N", help="Divide the rows among N shards.")]
@@ -88,9 +88,9 @@ def create(
 ) -> None:
     """Create a rendition of a collection, next to the one that readers read.
 
-    An option that is left out is as in the rendition that readers read. The new rendition is empty:
-    'tidelog ingest NAME' fills it from the source. If the source keeps its bindings, the rendition
-    gets the same data at the same times.
+    An option that is left out keeps the value of that rendition. The new rendition is empty:
+    'tidelog ingest NAME' fills it from the source, and 'tidelog read NAME' shows its rows. If the
+    source keeps its bindings, the rendition gets the same data at the same times.
     """
     from tidelog.collection.rendition_spec import RenditionSpec
 
@@ -124,7 +124,7 @@ def create(
 
 
 @app.command("list")
-def list_renditions(context: typer.Context, name: CollectionName, as_json: AsJson = False) -> None:
+def list_renditions(context: typer.Context, name: Of, as_json: AsJson = False) -> None:
     """List the renditions of a collection, oldest first."""
     columns: tuple[Column[RenditionFacts], ...] = (
         Column("name", lambda one: one.name),
@@ -162,7 +162,7 @@ def describe(context: typer.Context, name: RenditionName, as_json: AsJson = Fals
 
 
 @app.command("history")
-def history(context: typer.Context, name: CollectionName, as_json: AsJson = False) -> None:
+def history(context: typer.Context, name: Of, as_json: AsJson = False) -> None:
     """Show which rendition readers read at each time: +1 from a time on, -1 no longer.
 
     No other change comes before the time in the last line.
@@ -197,8 +197,8 @@ def diff(
 ) -> None:
     """Print the updates in which two renditions differ, first time first.
 
-    _diff is as in B for an update that only B has, and negated for one that only A has. Nothing is
-    printed if they are equal.
+    For inserted rows, _diff is 1 if only B has the row, and -1 if only A has it. Nothing is printed
+    if they are equal.
     """
     to = Destination(format, output, as_json=as_json, columns=None, where=None, limit=limit)
 
@@ -221,7 +221,8 @@ def drop(
 ) -> None:
     """Drop a rendition that readers do not read yet, or no longer, for good.
 
-    The times at which readers read it become unreadable. A hold on such a time forbids the drop.
+    All times before the end of a former rendition become unreadable. A hold on such a time forbids
+    the drop.
     """
     if not yes:
         ask_first(
@@ -235,7 +236,7 @@ def drop(
 
 def hand_over(
     context: typer.Context,
-    name: CollectionName,
+    name: Of,
     *,
     to: Annotated[str, typer.Option(metavar="NAME", help="The rendition to read from then on.")],
     at: Annotated[
@@ -265,7 +266,10 @@ def hand_over(
 
     time = on_location(context, work)
     told = f"Readers of {name!r} read the rendition {to!r} from {_time(time, '')} on.\n"
-    told += f"That time is complete after the next tick, for example of: tidelog ingest {name}"
+    told += (
+        f"They see it once that time is complete: run 'tidelog ingest {name}'. With --time-column, "
+        "it waits for later rows."
+    )
     show({"name": name, "to": to, "at": time}, told, as_json=as_json, is_said=True)
 
 

@@ -168,15 +168,18 @@ class Collection(ReadableTimes):
         """
         await self._refresh_own()
         while (mark := self.mark) is not None and self.following is not None:
-            self._become(await self.following(self, mark))
-            await self._refresh_own()
+            # Other tasks may use this handle meanwhile, and one of them may be first.
+            known = copy(self)
+            successor = await self.following(known, mark)
+            await successor.refresh()
+            if self.rendition.id == known.rendition.id:
+                self._become(successor)
         # The states of a complete former rendition serve as they are: a merge that replaced their
         # parts is found by the read.
-        former = self.former
-        while former is not None and not (former.is_read and former.is_complete):
-            await former._refresh_own()
-            former.is_read = True
-            former = former.former
+        for former in self.eras[:-1]:
+            if not (former.is_read and former.is_complete):
+                await former._refresh_own()
+                former.is_read = True
 
     def _become(self, successor: Collection) -> None:
         for one in fields(self):
@@ -200,7 +203,7 @@ class Collection(ReadableTimes):
         return self.era_at(time).states
 
     async def _refresh_own(self) -> None:
-        known = self.all_shards
+        known, rendition = self.all_shards, self.rendition
         if self.transactions is not None:
             found = await complete_states(self.transactions, known)
             # An alteration that was interrupted has not given its schema to all shards.
@@ -208,6 +211,8 @@ class Collection(ReadableTimes):
             return
         for shard in known:
             await shard.refresh()
+        if self.rendition is not rendition:
+            return  # Another task has continued with the successor, and read its states.
         if self.schema.known:
             # The outputs of an altered source get its schema with their next rows.
             self._complete = [self._altered(shard) for shard in known]
@@ -279,6 +284,8 @@ class Collection(ReadableTimes):
         while True:
             await self.refresh()
             self._check_there()
+            if since is not None:
+                self.check_since(since.time, at)
             eras, earliest = self.eras, self.since
             placed = await place_on(eras, name, since, earliest=earliest, token=token)
             if not self._is_succeeded:
@@ -419,10 +426,12 @@ class Collection(ReadableTimes):
             UsageError, CorruptionError, LocationError: see `Reading.contents`.
         """
         era = self.era_at(time)
-        return reread(
-            lambda: era._served(reading).contents(era.parts_until(time), time),
-            partial(era._check_replaced, time),
-        )
+
+        def read() -> AsyncGenerator[pa.Table, None]:
+            era.check_since(time)  # The newest known states may be later than those of the caller.
+            return era._served(reading).contents(era.parts_until(time), time)
+
+        return reread(read, partial(era._check_replaced, time))
 
     def changes_of(
         self, reading: Reading, since: int, until: int
@@ -432,10 +441,12 @@ class Collection(ReadableTimes):
             own = self.era_at(max(until, self.begins))
             return changes_across(self.former, own, reading, since, until, at=self.begins)
         own = self.era_at(until)
-        return reread(
-            lambda: own._served(reading).changes(own.parts_between(since, until), since, until),
-            partial(own._check_replaced, since),
-        )
+
+        def read() -> AsyncGenerator[pa.Table, None]:
+            own.check_since(since)
+            return own._served(reading).changes(own.parts_between(since, until), since, until)
+
+        return reread(read, partial(own._check_replaced, since))
 
     def _served(self, reading: Reading) -> Reading:
         if reading.rendition != self.rendition.id:
@@ -514,9 +525,12 @@ class Collection(ReadableTimes):
             AsOfBeforeSince, AsOfNotComplete, DeadlineExceeded: see `resolve_as_of`.
             UsageError: ``until`` is before ``since``; or see `scan`.
         """
-        reading = self.reading(RowSelection(columns=columns, where=where, limit=limit))
+        wanted = RowSelection(columns=columns, where=where, limit=limit)
+        wanted.check(self.schema)
         first, last = await self.resolve_between(since, until, wait=wait, timeout_us=timeout_us)
-        found = [piece async for piece in self.changes_of(reading, first, last)]
+        era = self.era_at(last)
+        reading = era.reading(wanted)
+        found = [piece async for piece in era.changes_of(reading, first, last)]
         return pa.concat_tables([reading.narrow.updates.empty_table(), *found])
 
     async def listen(

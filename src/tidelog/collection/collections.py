@@ -10,7 +10,7 @@ import builtins
 from copy import copy
 from dataclasses import dataclass
 
-from tidelog.collection.catalog.catalog import Catalog, RenditionInfo
+from tidelog.collection.catalog.catalog import ERRORS_SUFFIX, Catalog, RenditionInfo
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.catalog.retention import move_history
 from tidelog.collection.collection import Collection
@@ -18,7 +18,6 @@ from tidelog.collection.table.direct import DIRECT
 from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock
-from tidelog.core.frontier import TIME_MAX
 from tidelog.errors import CorruptionError
 from tidelog.persist.states.state import Mark
 from tidelog.persist.transactions.transactions import Transactions
@@ -40,6 +39,9 @@ class Collections:
     async def open(self, name: str) -> Collection:
         """Return the handle of a collection, or of a source's errors under ``NAME_errors``.
 
+        The name of a rendition stands for its rows, whether readers of the collection read it or
+        not.
+
         Raises:
             NoSuchCollection: no collection has the name; the message lists the existing ones.
             UsageError: the name is not a text.
@@ -49,6 +51,8 @@ class Collections:
 
     def opened(self, catalog: Catalog, name: str) -> Collection:
         """Return the handle of a collection of a catalog that was read before; see `open`."""
+        if (alone := catalog.lone_rendition(name)) is not None:
+            return self.of_rendition(catalog, *alone)
         errors = catalog.errors_of(name)
         owner = catalog.collection(name if errors is None else errors.collection)
         ends = [*(era.begins for era in owner.eras[1:]), None]
@@ -71,12 +75,16 @@ class Collections:
             raise _lacks_active(name)
         return former
 
-    def of_rendition(self, catalog: Catalog, rendition: RenditionInfo) -> Collection:
+    def of_rendition(
+        self, catalog: Catalog, rendition: RenditionInfo, is_errors: bool = False
+    ) -> Collection:
         """Return a handle that reads one rendition at all times, whether readers read it or not."""
-        name = rendition.collection
-        return self._handle(
-            catalog, rendition, name=name, is_errors=False, begins=0, ends=TIME_MAX, former=None
+        name = rendition.called + (ERRORS_SUFFIX if is_errors else "")
+        found = self._handle(
+            catalog, rendition, name=name, is_errors=is_errors, begins=0, ends=None, former=None
         )
+        found.following = None
+        return found
 
     async def _succeeded(self, known: Collection, mark: Mark) -> Collection:
         """Return the handle of the rendition that a mark names; ``known`` becomes its former one.

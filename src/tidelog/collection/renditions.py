@@ -34,13 +34,18 @@ from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock
 from tidelog.core.frontier import Frontier
-from tidelog.errors import AsOfNotComplete, HandoverRefused, UsageError
+from tidelog.errors import AsOfNotComplete, DeadlineExceeded, HandoverRefused, UsageError
 from tidelog.persist.format.part import int64_array, int64_of
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.format.updates import consolidate
 from tidelog.persist.handle.listening import NotYet, Patience, poll
 from tidelog.persist.read.selection import ALL_ROWS
-from tidelog.persist.states.handover import decide_bar, decide_mark, decide_retire
+from tidelog.persist.states.handover import (
+    check_retirable,
+    decide_bar,
+    decide_mark,
+    decide_retire,
+)
 from tidelog.persist.states.holding import HISTORY_HOLD
 from tidelog.persist.states.state import HoldKind, Mark
 from tidelog.store.port import Store
@@ -228,8 +233,8 @@ class Renditions:
             try:
                 await self._mark(active, latter, time)
             except HandoverRefused:
-                newest = (await self._active(of)).rendition.id
-                if asked is not None or newest != active.rendition.id:
+                state = active.first_shard.state
+                if asked is not None or state.mark or state.upper_frontier <= Frontier.at(time):
                     raise
                 continue  # The upper has passed the time that this call chose.
             await self._settled(of)
@@ -244,14 +249,21 @@ class Renditions:
             HandoverRefused, DeadlineExceeded: they do not hold.
         """
         first, name = active.first_shard, latter.rendition.called
+        behind = ""
 
         async def look() -> int | NotYet:
+            nonlocal behind
             await active.refresh()
             await latter.refresh()
             upper, reached = first.state.upper_frontier, latter.upper
             if upper.is_empty:
                 raise HandoverRefused("all times of the collection are complete: none is left")
             time = upper.time if asked is None else asked
+            if active.begins and time <= active.begins:
+                raise HandoverRefused(
+                    f"the last handover is at {format_time(active.begins)}, and no reader has read "
+                    "its rendition yet: ingest it first"
+                )
             if not upper <= Frontier.at(time):
                 raise HandoverRefused(
                     "readers may have read the collection at that time, because it is complete: "
@@ -265,14 +277,18 @@ class Renditions:
                 )
             if Frontier.at(time) <= reached:
                 return time
+            behind = (
+                f"{name!r} is complete before {format_time(reached.time)}, and the handover would "
+                f"be at {format_time(time)}: ingest that rendition"
+            )
             if patience.waits:
                 return NotYet(reached)
-            raise HandoverRefused(
-                f"{name!r} is complete before {format_time(reached.time)}, and the "
-                f"handover would be at {format_time(time)}: ingest that rendition, or wait"
-            )
+            raise HandoverRefused(f"{behind}, or wait")
 
-        return await poll(self.clock, look, 0 if asked is None else asked, patience)
+        try:
+            return await poll(self.clock, look, 0 if asked is None else asked, patience)
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(f"{behind}, or wait longer") from error
 
     async def _mark(self, active: Collection, latter: Collection, time: int) -> None:
         """Make the mark, while a hold keeps its time readable in the other rendition.
@@ -308,9 +324,10 @@ class Renditions:
             for name in sorted(held):
                 if name.startswith(HANDOVER_HOLD):
                     await drop_hold(era.all_shards, name)
-            if former.is_complete:
-                info = era.rendition
-                await self.controller.record_handover(of, Era(info.id, era.begins, info.called))
+            if not former.is_complete:
+                break
+            info = era.rendition
+            await self.controller.record_handover(of, Era(info.id, era.begins, info.called))
         return active
 
     async def drop(self, name: str) -> None:
@@ -331,7 +348,11 @@ class Renditions:
                 pass
             return
         of = catalog.rendition(name).collection
-        await self._settled(of)
+        active = await self._settled(of)
+        handle = self.collections.of_rendition(catalog, catalog.rendition(name))
+        await handle.refresh()
+        check_retirable(handle.first_shard.state, _is_own)
+        _check_oldest(active, name)
         rendition = await self.controller.set_dropping(name, dropping=True)
         if not await self._is_droppable(of, rendition):
             await self.controller.set_dropping(name, dropping=False)
@@ -339,9 +360,7 @@ class Renditions:
                 f"a handover to {name!r} was first: readers of {of!r} read it, so it stays"
             )
         try:
-            handle = self.collections.of_rendition(await self.controller.catalog(), rendition)
-            first = handle.first_shard
-            await first.machine.commit(partial(decide_retire, own=_OWN_HOLDS))
+            await handle.first_shard.machine.commit(partial(decide_retire, is_own=_is_own))
         except HandoverRefused:
             await self.controller.set_dropping(name, dropping=False)
             raise
@@ -423,13 +442,39 @@ def check_target(active: Collection, target: RenditionInfo) -> None:
         )
     if any(target.id == era.rendition.id for era in active.eras):
         raise HandoverRefused(
-            f"readers read the rendition {target.called!r} already, or did so before: create "
-            "a new rendition"
+            f"readers read the rendition {target.called!r} now, or did before an earlier handover: "
+            "create a new rendition"
+        )
+    former = active.former
+    if former is not None and not former.upper.passed(active.begins - 1):
+        name = active.rendition.collection
+        raise HandoverRefused(
+            f"the last handover of {name!r}, at {format_time(active.begins)}, waits for the times "
+            f"before it: complete them with 'tidelog ingest {name}', and begin again"
         )
     if target.dropping is True:
         raise HandoverRefused(
             f"the drop of {target.called!r} has begun: hand over to another rendition"
         )
+
+
+def _check_oldest(active: Collection, name: str) -> None:
+    """Check that no rendition is read before the one of a name, if readers read that one.
+
+    Raises:
+        UsageError: one is. Its times would become unreadable, too.
+    """
+    read = [one.rendition.called for one in active.eras]
+    if name in read[1:]:
+        raise UsageError(
+            f"readers read {read[0]!r} before {name!r}, and its times would become unreadable, "
+            f"too: drop {read[0]!r} first"
+        )
+
+
+def _is_own(hold: str) -> bool:
+    """Return True if a hold of a rendition is not one of its readers."""
+    return hold in _OWN_HOLDS or hold.startswith(HANDOVER_HOLD)
 
 
 async def _holds_of_readers(former: Collection) -> list[str]:
@@ -440,9 +485,7 @@ async def _holds_of_readers(former: Collection) -> list[str]:
         found |= dict.fromkeys(
             name
             for name, hold in state.holds.items()
-            if hold.kind is HoldKind.CRITICAL
-            and name not in _OWN_HOLDS
-            and not name.startswith(HANDOVER_HOLD)
+            if hold.kind is HoldKind.CRITICAL and not _is_own(name)
         )
     return list(found)
 

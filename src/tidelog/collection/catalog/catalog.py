@@ -285,6 +285,20 @@ class Catalog:
         """Return a collection's active rendition."""
         return self.renditions[self.collection(name).active]
 
+    def lone_rendition(self, name: str) -> tuple[RenditionInfo, bool] | None:
+        """Return the rendition of a name that no collection has; with True, its bad rows.
+
+        So a new rendition can be looked at before its handover.
+        """
+        named = {one.called: one for one in self.renditions.values()}
+        owner = name.removesuffix(ERRORS_SUFFIX)
+        if name in self.collections or self.errors_of(name) is not None:
+            return None
+        if name in named:
+            return named[name], False
+        found = named.get(owner) if owner != name else None
+        return None if found is None or found.errors is None else (found, True)
+
     def errors_of(self, name: str) -> RenditionInfo | None:
         """Return the rendition whose bad rows are read as ``name``; None if ``name`` is no such."""
         owner = name.removesuffix(ERRORS_SUFFIX)
@@ -379,6 +393,8 @@ def check_name_free(catalog: Catalog, name: str, *, has_errors: bool) -> None:
     """
     if name in catalog.collections or name in catalog.sources:
         writer = "table" if name in catalog.tables else "source"
+        if name not in catalog.collections:
+            writer = "rendition"
         raise NameTaken(
             f"{name!r} already exists: choose another name, or drop it with 'tidelog {writer} "
             f"drop {name}'"

@@ -212,7 +212,9 @@ class _Run:
             period_us = HEALTH_IDLE_US if tick.computed is None else HEALTH_BUSY_US
             await self._tell_after(period_us if self._is_told else HEALTH_SOON_US)
             # With times from the clock, one more tick would find nothing and only move upper on.
-            if tick.exhausted or (not timed and not left):
+            # But bindings of another rendition may be left, which have no new bytes.
+            is_done = tick.exhausted or (not timed and not left)
+            if is_done and not self.ingester.is_behind:
                 return
 
     def _new_columns(self, tick: Tick) -> tuple[str, ...]:

@@ -158,6 +158,11 @@ class SourceShards:
         """Return the upper of the collection as last read: the meet of its shards' uppers."""
         return meet([shard.state.upper_frontier for shard in self.written])
 
+    @property
+    def is_behind(self) -> bool:
+        """Return True if a recorded binding is not committed yet, by the last known states."""
+        return self.upper < self.remap.state.upper_frontier
+
     async def refresh(self) -> None:
         """Read the newest state of each shard, the remap shard last (see `check_states`).
 

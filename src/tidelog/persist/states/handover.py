@@ -11,7 +11,7 @@ Source: storage, "Rendition metadata"; design page 6, "Record of a handover".
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
 
 from tidelog.core.frontier import Frontier
 from tidelog.errors import HandoverRefused
@@ -58,10 +58,20 @@ def decide_bar(state: State, successor: str) -> Decision[Diff, Mark | None]:
     return Decision(None, Diff(barred=successor))
 
 
-def decide_retire(state: State, own: Collection[str]) -> Decision[Diff, int]:
+def decide_retire(state: State, is_own: Callable[[str], bool]) -> Decision[Diff, int]:
     """Decide to drop the first shard of a rendition, unless a hold keeps times that readers need.
 
-    ``own`` are the names of the holds that end with the rendition.
+    ``is_own`` is True for the names of holds that end with the rendition.
+
+    Raises:
+        HandoverRefused: a hold is there; the message names it.
+    """
+    check_retirable(state, is_own)
+    return decide_drop(state)
+
+
+def check_retirable(state: State, is_own: Callable[[str], bool]) -> None:
+    """Check that no hold keeps times of a rendition that readers need; see `decide_retire`.
 
     Raises:
         HandoverRefused: a hold is there; the message names it.
@@ -70,11 +80,10 @@ def decide_retire(state: State, own: Collection[str]) -> Decision[Diff, int]:
     needed = [
         name
         for name, hold in state.holds.items()
-        if name not in own and (at is None or hold.frontier < at)
+        if not is_own(name) and (at is None or hold.frontier < at)
     ]
     if needed:
         raise HandoverRefused(
             "holds keep times at which readers read the rendition: move or drop them first",
             holds=", ".join(sorted(needed)),
         )
-    return decide_drop(state)
