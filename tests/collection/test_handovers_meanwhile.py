@@ -198,7 +198,7 @@ async def test_a_hold_at_a_time_that_was_given_up_is_refused() -> None:
 
 
 async def test_a_rendition_between_others_is_not_dropped() -> None:
-    """The times before it would become unreadable, although nobody asked for that."""
+    """The times before it would become unreadable, although the user named another rendition."""
     lake = await lake_on(await shelf_lake())
     await (await lake.collection("c")).drop_hold("mine")
     await lake.renditions.handover("c", to="c2")

@@ -23,6 +23,7 @@ from tidelog.collection.ingest.summary import Summary
 from tidelog.collection.maintenance import GroupCollection, GroupCompaction
 from tidelog.collection.source.binding import Binding
 from tidelog.collection.source.files import FilesSource
+from tidelog.collection.source.port import Plan
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.location import Location, open_location
 
@@ -157,9 +158,15 @@ async def bind(ingester: Ingester) -> Binding | None:
     plan = await ingester.plan(await ingester.source.head(), lower)
     if plan is None or not plan.ranges:
         return None
+    await mint(ingester, plan)
+    return await ingester.pending()
+
+
+async def mint(ingester: Ingester, plan: Plan) -> None:
+    """Propose a plan, without a read of the catalog; see `bind`."""
+    lower = ingester.upper.time
     ingester._looked = epoch_of_bindings(ingester.remap.state), 0
     await ingester._mint(plan, lower, ingester._upper_of(plan, lower))
-    return await ingester.pending()
 
 
 async def bound(location: Location) -> tuple[Ingester, Binding]:

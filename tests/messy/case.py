@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kit.clocks import OneThread
-from kit.sources import run_once
+from kit.sources import mint, run_once
 from messy.model import Model, SeenFile, shown
 from messy.records import Row
 from messy.settings import Settings, draw_settings
 from messy.world import World
-from tidelog.collection.catalog.announcing import epoch_of_bindings
 from tidelog.collection.ingest.engine import Engine
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.summary import Summary
@@ -158,9 +157,7 @@ async def die_after_minting(ingester: Ingester) -> None:
         return
     plan = await ingester.plan(await ingester.source.head(), lower)
     if plan is not None:
-        # It does not read the catalog, as after a command that died before its announcement.
-        ingester._looked = epoch_of_bindings(ingester.remap.state), 0
-        await ingester._mint(plan, lower, ingester._upper_of(plan, lower))
+        await mint(ingester, plan)
 
 
 def compare_waiting(model: Model, summary: Summary) -> list[str]:

@@ -18,6 +18,7 @@ from tidelog.cli.output import (
     say,
     show,
     show_list,
+    when_text,
 )
 from tidelog.cli.rendition import hand_over
 
@@ -194,9 +195,7 @@ async def _describe_all(location: Location) -> list[CollectionDescription]:
 
 
 def _since(since: int | None) -> str:
-    from tidelog.collection.formats.times import format_time
-
-    return "never" if since is None else format_time(since)
+    return when_text(since, "never")
 
 
 def _fields(found: CollectionDescription, usage: ShardUsage) -> list[Field]:

@@ -289,6 +289,13 @@ def time_text(time_us: int) -> str:
     return told.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def when_text(time: int | None, none: str) -> str:
+    """Return a time of a collection as text; ``none`` if it has no such time."""
+    from tidelog.collection.formats.times import format_time
+
+    return none if time is None else format_time(time)
+
+
 def waiting_lines(waiting: Mapping[str, str]) -> list[str]:
     """Return a line (path: reason) for each of the first waiting files, and a count of the rest."""
     few = list(waiting.items())[:WAITING_MAX]

@@ -90,13 +90,13 @@ async def _read(
     if as_of is not None:
         parse_time(as_of, now_us=location.clock.now_us())
     collection = await location.collection(name)
-    to.selection().check(collection.schema)
+    reading = collection.reading(to.selection(), is_packed=to.format == "parquet")
     time = await collection.resolve_as_of(
         as_of, what="--as-of", wait=waiting.wait, timeout_us=waiting.timeout_us
     )
     _say_bare_time(as_of, "--as-of")
-    era = collection.era_at(time)  # Another rendition may have other columns.
-    reading = era.reading(to.selection(), is_packed=to.format == "parquet")
+    era = collection.era_at(time)
+    reading = era.own_reading(reading, to.selection())
     rows = era.rows_of(reading, time)
     told = f"as of {format_time(time)}"
     await write_all(rows, reading.narrow.data, to, clock=location.clock, unit="row", told=told)
@@ -212,14 +212,14 @@ async def _changes(
     if until is not None:
         parse_time(until, what="--until", now_us=now_us)
     collection = await location.collection(name)
-    to.selection().check(collection.schema)
+    reading = collection.reading(to.selection())
     first, last = await collection.resolve_between(
         since, until, wait=waiting.wait, timeout_us=waiting.timeout_us
     )
     _say_bare_time(since, "--since")
     _say_bare_time(until, "--until")
-    era = collection.era_at(last)  # Another rendition may have other columns.
-    reading = era.reading(to.selection())
+    era = collection.era_at(last)
+    reading = era.own_reading(reading, to.selection())
     shown = _shown_by(reading, to)
 
     async def rows() -> AsyncGenerator[pa.Table, None]:

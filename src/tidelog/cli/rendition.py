@@ -18,7 +18,7 @@ from tidelog.cli.command import (
     on_location,
     timeout_us_of,
 )
-from tidelog.cli.output import Column, Field, print_fields, say, show, show_list
+from tidelog.cli.output import Column, Field, print_fields, say, show, show_list, when_text
 from tidelog.cli.source_options import DateFormat, Delimiter, Null, Quote, TimestampFormat
 from tidelog.cli.writers import Destination, Format, Limit, Output, write_all
 from tidelog.core.arguments import split_names
@@ -36,30 +36,17 @@ app = group("Create, list, compare and drop renditions: versions of a collection
 Of = Annotated[str, typer.Argument(metavar="COLLECTION", help="The name of the collection.")]
 RenditionName = Annotated[str, typer.Argument(metavar="NAME", help="The name of the rendition.")]
 # Without these options, the new rendition is as the one that readers read.
-Shards = Annotated[int | None, typer.Option(metavar="N", help="Divide the rows among N shards.")]
 Columns = Annotated[
     str | None,
     typer.Option(
         metavar="COLUMNS", help="'flight int, day date'; by default the columns do not change."
     ),
 ]
-Envelope = Annotated[
-    str | None,
-    typer.Option(
-        metavar="none|upsert",
-        help="none: append each row; upsert: keep the newest row of each key.",
-    ),
-]
-TimeUnit = Annotated[
-    str | None, typer.Option(metavar="s|ms|us|ns", help="The unit of integers in --time-column.")
-]
-MaxAhead = Annotated[
-    str | None,
-    typer.Option(metavar="DURATION|any", help="How far a row's time may be ahead of the clock."),
-]
-Lateness = Annotated[
-    str | None, typer.Option(metavar="DURATION", help="How long ingestion waits for late rows.")
-]
+Shards = Annotated[int | None, options.SHARDS]
+Envelope = Annotated[str | None, options.ENVELOPE]
+TimeUnit = Annotated[str | None, options.TIME_UNIT]
+MaxAhead = Annotated[str | None, options.MAX_AHEAD]
+Lateness = Annotated[str | None, options.LATENESS]
 
 
 @app.command("create")
@@ -130,7 +117,7 @@ def list_renditions(context: typer.Context, name: Of, as_json: AsJson = False) -
         Column("name", lambda one: one.name),
         Column("shards", lambda one: str(one.shards), right=True),
         Column("read from", _read_from),
-        Column("read before", lambda one: _time(one.ends, "")),
+        Column("read before", lambda one: when_text(one.ends, "")),
         Column("complete to", _complete),
         Column("state", _state),
     )
@@ -153,10 +140,10 @@ def describe(context: typer.Context, name: RenditionName, as_json: AsJson = Fals
         ("state", _state(found)),
         ("shards", str(found.shards)),
         ("bindings", "shared with other renditions" if found.shares_bindings else "its own"),
-        ("since", _time(found.since, "never")),
+        ("since", when_text(found.since, "never")),
         ("complete to", _complete(found)),
         ("read from", _read_from(found)),
-        ("read before", _time(found.ends, "no end yet")),
+        ("read before", when_text(found.ends, "no end yet")),
     ]
     show(asdict(found), lambda: print_fields(fields), as_json=as_json)
 
@@ -170,11 +157,11 @@ def history(context: typer.Context, name: Of, as_json: AsJson = False) -> None:
     found, upper = on_location(context, lambda location: location.renditions.history(name))
     columns: tuple[Column[RenditionChange], ...] = (
         Column("rendition", lambda one: one.rendition),
-        Column("time", lambda one: _time(one.time, "")),
+        Column("time", lambda one: when_text(one.time, "")),
         Column("diff", lambda one: f"{one.diff:+d}", right=True),
     )
     show_list(found, columns, fields=asdict, as_json=as_json, none_yet="")
-    say(f"upper: {_time(upper, 'no time is left')}")
+    say(f"upper: {when_text(upper, 'no time is left')}")
 
 
 @app.command("diff")
@@ -265,7 +252,7 @@ def hand_over(
         )
 
     time = on_location(context, work)
-    told = f"Readers of {name!r} read the rendition {to!r} from {_time(time, '')} on.\n"
+    told = f"Readers of {name!r} read the rendition {to!r} from {when_text(time, '')} on.\n"
     told += (
         f"They see it once that time is complete: run 'tidelog ingest {name}'. With --time-column, "
         "it waits for later rows."
@@ -276,13 +263,13 @@ def hand_over(
 def _read_from(found: RenditionFacts) -> str:
     if found.begins is None:
         return "not yet"
-    return _time(found.begins, "") if found.begins else "the beginning"
+    return when_text(found.begins, "") if found.begins else "the beginning"
 
 
 def _complete(found: RenditionFacts) -> str:
     if found.upper is None:
         return "the end"
-    return _time(found.upper - 1, "") if found.upper else "nothing yet"
+    return when_text(found.upper - 1, "") if found.upper else "nothing yet"
 
 
 def _state(found: RenditionFacts) -> str:
@@ -291,9 +278,3 @@ def _state(found: RenditionFacts) -> str:
     if found.active:
         return "active"
     return "new" if found.begins is None else "former"
-
-
-def _time(time: int | None, none: str) -> str:
-    from tidelog.collection.formats.times import format_time
-
-    return none if time is None else format_time(time)

@@ -57,13 +57,11 @@ Format = Annotated[
         "in their column 'body'; rows (the default) keeps their columns.",
     ),
 ]
-Envelope = Annotated[
-    str,
-    typer.Option(
-        metavar="none|upsert",
-        help="none: append each row; upsert: keep the newest row of each key.",
-    ),
-]
+ENVELOPE = typer.Option(
+    metavar="none|upsert",
+    help="none: append each row; upsert: keep the newest row of each key.",
+)
+Envelope = Annotated[str, ENVELOPE]
 Key = Annotated[
     list[str] | None,
     typer.Option(metavar="COLUMNS", help="The columns of the key: carrier,flight,day."),
@@ -76,25 +74,20 @@ TimeColumn = Annotated[
         "ingestion.",
     ),
 ]
-TimeUnit = Annotated[
-    str, typer.Option(metavar="s|ms|us|ns", help="The unit of integers in --time-column.")
-]
-MaxAhead = Annotated[
-    str,
-    typer.Option(
-        metavar="DURATION|any",
-        help="How far a row's time may be ahead of the clock. A row further ahead is a bad row: "
-        "it would make all earlier rows late.",
-    ),
-]
-Lateness = Annotated[
-    str,
-    typer.Option(
-        metavar="DURATION",
-        help="How long ingestion waits for late rows: the collection trails the newest row by "
-        "this much, until 'ingest --final'.",
-    ),
-]
+TIME_UNIT = typer.Option(metavar="s|ms|us|ns", help="The unit of integers in --time-column.")
+TimeUnit = Annotated[str, TIME_UNIT]
+MAX_AHEAD = typer.Option(
+    metavar="DURATION|any",
+    help="How far a row's time may be ahead of the clock. A row further ahead is a bad row: "
+    "it would make all earlier rows late.",
+)
+MaxAhead = Annotated[str, MAX_AHEAD]
+LATENESS = typer.Option(
+    metavar="DURATION",
+    help="How long ingestion waits for late rows: the collection trails the newest row by "
+    "this much, until 'ingest --final'.",
+)
+Lateness = Annotated[str, LATENESS]
 Retain = Annotated[
     str,
     typer.Option(
@@ -136,9 +129,8 @@ KeepBindings = Annotated[
         "same. The default for files; other sources forget it.",
     ),
 ]
-Shards = Annotated[
-    int, typer.Option(metavar="N", help="Divide the rows among N shards, each with its own merges.")
-]
+SHARDS = typer.Option(metavar="N", help="Divide the rows among N shards, each with its own merges.")
+Shards = Annotated[int, SHARDS]
 
 
 def what_is_read(

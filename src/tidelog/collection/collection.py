@@ -197,7 +197,11 @@ class Collection(ReadableTimes):
         """
         if self.former is not None and time < self.begins:
             return self.former.era_at(time)
-        return self if self.following is None else copy(self)
+        if self.following is None:
+            return self
+        found = copy(self)
+        found.following = None
+        return found
 
     def states_at(self, time: int) -> list[State]:
         return self.era_at(time).states
@@ -333,16 +337,27 @@ class Collection(ReadableTimes):
         No rows are read yet.
         """
         wanted = RowSelection(columns=columns, where=where, limit=limit)
-        era, time = await self._resolved(wanted, as_of, wait=wait, timeout_us=timeout_us)
-        return Contents(as_of=time, reading=era.reading(wanted), collection=era)
+        era, reading, time = await self._resolved(wanted, as_of, wait=wait, timeout_us=timeout_us)
+        return Contents(as_of=time, reading=reading, collection=era)
 
     async def _resolved(
         self, wanted: RowSelection, as_of: When | None, *, wait: bool, timeout_us: int | None
-    ) -> tuple[Collection, int]:
-        """Return the time to read, and the handle of the rendition that is read then."""
-        wanted.check(self.schema)  # A mistake costs no request.
+    ) -> tuple[Collection, Reading, int]:
+        """Return the time to read, and the handle and the read of the rendition of that time."""
+        reading = self.reading(wanted)  # A mistake costs no request.
         time = await self.resolve_as_of(as_of, wait=wait, timeout_us=timeout_us)
-        return self.era_at(time), time
+        era = self.era_at(time)
+        return era, era.own_reading(reading, wanted), time
+
+    def own_reading(self, reading: Reading, wanted: RowSelection) -> Reading:
+        """Return the read of a selection, which is ``reading`` if that is of this rendition.
+
+        Raises:
+            UsageError: see `reading`: another rendition may have other columns.
+        """
+        if reading.rendition == self.rendition.id:
+            return reading
+        return self.reading(wanted, is_packed=reading.is_packed)
 
     async def consolidated(
         self,
@@ -359,8 +374,7 @@ class Collection(ReadableTimes):
         ``limit`` counts a row as many times as the collection has it.
         """
         wanted = RowSelection(columns=columns, where=where, limit=limit)
-        era, time = await self._resolved(wanted, as_of, wait=wait, timeout_us=timeout_us)
-        reading = era.reading(wanted)
+        era, reading, time = await self._resolved(wanted, as_of, wait=wait, timeout_us=timeout_us)
         found = [piece async for piece in era.contents(reading, time)]
         return await self.clock.offload(lambda: sum_up(found, reading.narrow))
 
@@ -387,8 +401,8 @@ class Collection(ReadableTimes):
             UsageError: a column does not exist, or the condition is invalid or fails on a row.
         """
         wanted = RowSelection(columns=columns, where=where, limit=limit)
-        era, time = await self._resolved(wanted, as_of, wait=wait, timeout_us=timeout_us)
-        async with aclosing(era.rows_of(era.reading(wanted), time)) as found:
+        era, reading, time = await self._resolved(wanted, as_of, wait=wait, timeout_us=timeout_us)
+        async with aclosing(era.rows_of(reading, time)) as found:
             async for rows in found:
                 yield rows
 
@@ -526,10 +540,10 @@ class Collection(ReadableTimes):
             UsageError: ``until`` is before ``since``; or see `scan`.
         """
         wanted = RowSelection(columns=columns, where=where, limit=limit)
-        wanted.check(self.schema)
+        reading = self.reading(wanted)
         first, last = await self.resolve_between(since, until, wait=wait, timeout_us=timeout_us)
         era = self.era_at(last)
-        reading = era.reading(wanted)
+        reading = era.own_reading(reading, wanted)
         found = [piece async for piece in era.changes_of(reading, first, last)]
         return pa.concat_tables([reading.narrow.updates.empty_table(), *found])
 

@@ -14,14 +14,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.formats.times import format_time
 from tidelog.collection.reading import Reading
 from tidelog.errors import SchemaEvolved
-from tidelog.persist.format.part import int64_array, negated
-from tidelog.persist.format.schema import TIME, ShardSchema
+from tidelog.persist.format.part import negated, with_one_time
+from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import sum_up
 
 
@@ -79,9 +78,7 @@ async def _crossing(
     together = [*(one.cast(form) for one in new), *(negated(one.cast(form)) for one in old)]
     changed = await reading.clock.offload(lambda: sum_up(together, reading.narrow))
     if changed.num_rows:
-        times = int64_array(np.full(changed.num_rows, at, np.int64))
-        place, updates = changed.num_columns - 1, reading.narrow.updates
-        yield changed.add_column(place, updates.field(TIME), times).cast(updates).slice(0, limit)
+        yield with_one_time(changed, at, reading.narrow.updates).slice(0, limit)
 
 
 def check_same_columns(

@@ -281,6 +281,17 @@ class Maintenance:
                 await self.controller.released(one.source.id)
                 yield one
 
+    async def release_all(self, name: str) -> bool:
+        """Release all holds of the dropped sources of a name; return True if there were any.
+
+        Raises:
+            LocationError: see `release`.
+        """
+        found = await self.unreleased(name)
+        async for _ in self.release(found):
+            pass
+        return bool(found)
+
     async def inspect(self, kept: Sequence[ShardGroup]) -> AsyncIterator[ShardFacts]:
         """Yield the facts about each shard. Write nothing.
 

@@ -16,7 +16,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import INGEST_HOLD, Catalog, Era, RenditionInfo
@@ -35,8 +34,8 @@ from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock
 from tidelog.core.frontier import Frontier
 from tidelog.errors import AsOfNotComplete, DeadlineExceeded, HandoverRefused, UsageError
-from tidelog.persist.format.part import int64_array, int64_of
-from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
+from tidelog.persist.format.part import negated, with_one_time
+from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import consolidate
 from tidelog.persist.handle.listening import NotYet, Patience, poll
 from tidelog.persist.read.selection import ALL_ROWS
@@ -110,9 +109,8 @@ class Renditions:
             SchemaEvolved: another process has altered the collection; call again. NOT_APPLIED.
         """
         check_kind(spec, RenditionSpec, "the spec of a rendition must be a tidelog.RenditionSpec")
-        catalog = await self.controller.catalog()
         active = await self._active(of)
-        base = next(one for one in catalog.sources.values() if one.rendition == active.rendition.id)
+        base = (await self.controller.catalog()).feeder(active.rendition.id)
         rendition, info = resolve_rendition(spec, base, active.rendition, clock=self.clock)
         await self.controller.add_rendition(rendition, info, of=active.rendition)
         source = open_source(info, rendition.data_schema, store=self.store, clock=self.clock)
@@ -125,11 +123,10 @@ class Renditions:
         Raises:
             NoSuchCollection: no collection has the name. LocationError: the store failed.
         """
-        listed = (await self.controller.catalog()).collection(of).renditions
         eras = (await self._active(of)).eras
         catalog = await self.controller.catalog()
-        known = [catalog.renditions[one] for one in listed if one in catalog.renditions]
-        return [await self._facts(catalog, one, eras, known) for one in known]
+        listed = catalog.collection(of).renditions
+        return [await self._facts(catalog, catalog.renditions[one], eras) for one in listed]
 
     async def describe(self, name: str) -> RenditionFacts:
         """Return the facts about a rendition.
@@ -138,7 +135,9 @@ class Renditions:
             NoSuchCollection: no rendition has the name. LocationError: the store failed.
         """
         of = (await self.controller.catalog()).rendition(name).collection
-        return next(one for one in await self.list(of) if one.name == name)
+        eras = (await self._active(of)).eras
+        catalog = await self.controller.catalog()
+        return await self._facts(catalog, catalog.rendition(name), eras)
 
     async def history(self, of: str) -> tuple[builtins.list[RenditionChange], int | None]:
         """Return the changes of a collection from rendition to rendition, and their upper.
@@ -154,7 +153,7 @@ class Renditions:
         for before, after in pairwise(eras):
             found.append(RenditionChange(before.name, after.begins, -1))
             found.append(RenditionChange(after.name, after.begins, +1))
-        return found, active.all_shards[0].state.upper
+        return found, active.first_shard.state.upper
 
     async def diff(self, one: str, other: str, *, as_of: When | None = None) -> pa.Table:
         """Return the updates in which two renditions differ up to a time, in time order.
@@ -184,12 +183,13 @@ class Renditions:
             )
         tables: builtins.list[pa.Table] = []
         schema = pair[0].schema
-        for each, sign in zip(pair, (-1, +1), strict=True):
+        for each in pair:
             reading = each.reading(ALL_ROWS)
+            tables = [negated(table) for table in tables]  # Those of the first rendition.
             at_first = [piece async for piece in each.contents(reading, since)]
+            tables += [with_one_time(piece, since, schema.updates) for piece in at_first]
             later = [piece async for piece in each.changes_of(reading, since, until)]
-            tables += [_signed(piece, sign, since, schema) for piece in at_first]
-            tables += [_signed(piece, sign, None, schema) for piece in later]
+            tables += [piece.cast(schema.updates) for piece in later]
         return await self.clock.offload(partial(consolidate, tables, schema))
 
     async def handover(
@@ -342,10 +342,8 @@ class Renditions:
             LocationError: the store failed; call again.
         """
         catalog = await self.controller.catalog()
-        ended = await self.maintenance.unreleased(name)
-        if ended and all(name != one.called for one in catalog.renditions.values()):
-            async for _ in self.maintenance.release(ended):
-                pass
+        is_ended = all(name != one.called for one in catalog.renditions.values())
+        if is_ended and await self.maintenance.release_all(name):
             return
         of = catalog.rendition(name).collection
         active = await self._settled(of)
@@ -365,8 +363,7 @@ class Renditions:
             await self.controller.set_dropping(name, dropping=False)
             raise
         await self.controller.drop_rendition(name)
-        async for _ in self.maintenance.release(await self.maintenance.unreleased(name)):
-            pass
+        await self.maintenance.release_all(name)
 
     async def _is_droppable(self, of: str, rendition: RenditionInfo) -> bool:
         """Bar a rendition from handovers; return False if readers read it already.
@@ -404,7 +401,6 @@ class Renditions:
         catalog: Catalog,
         rendition: RenditionInfo,
         eras: builtins.list[Collection],
-        known: builtins.list[RenditionInfo],
     ) -> RenditionFacts:
         handle = self.collections.of_rendition(catalog, rendition)
         await handle.refresh()
@@ -420,7 +416,7 @@ class Renditions:
             ends=None if era is None else era.ends,
             since=None if since.is_empty else since.time,
             upper=None if upper.is_empty else upper.time,
-            shares_bindings=sum(one.remap == rendition.remap for one in known) > 1,
+            shares_bindings=bool(catalog.sharing(rendition)),
             dropping=rendition.dropping is True,
         )
 
@@ -495,13 +491,3 @@ def _eras_of(listed: tuple[Era, ...], active: Collection) -> list[Era]:
     known = {era.rendition for era in listed}
     found = [Era(one.rendition.id, one.begins, one.rendition.called) for one in active.eras]
     return [*listed, *(era for era in found if era.rendition not in known)]
-
-
-def _signed(updates: pa.Table, sign: int, time: int | None, schema: ShardSchema) -> pa.Table:
-    """Return updates with their diffs times ``sign``; contents get ``time``."""
-    if time is not None:
-        times = int64_array(np.full(updates.num_rows, time, np.int64))
-        updates = updates.add_column(updates.num_columns - 1, TIME, times)
-    place = updates.schema.get_field_index(DIFF)
-    signed = updates.set_column(place, DIFF, int64_array(sign * int64_of(updates, DIFF)))
-    return signed.cast(schema.updates)

@@ -100,8 +100,7 @@ class Sources:
         catalog = await self.controller.catalog()
         if name in catalog.sources or not await self.maintenance.unreleased(name):
             await self.controller.drop_source(name)
-        async for _ in self.maintenance.release(await self.maintenance.unreleased(name)):
-            pass
+        await self.maintenance.release_all(name)
 
     async def alter(
         self,

@@ -249,10 +249,22 @@ class Catalog:
                 f"{name!r} is a table, so it has no source: write and alter it as a table"
             )
         if name in self.collections:
-            active = self.collections[name].active
-            return next(one for one in self.sources.values() if one.rendition == active)
+            return self.feeder(self.collections[name].active)
         _check_known(self.sources, name, "source")
         return self.sources[name]
+
+    def feeder(self, rendition: str) -> SourceInfo:
+        """Return the source that feeds the rendition of an id; each of a source's has one."""
+        return next(one for one in self.sources.values() if one.rendition == rendition)
+
+    def sharing(self, rendition: RenditionInfo) -> list[RenditionInfo]:
+        """Return the other renditions that have the same bindings."""
+        others = (one for one in self.renditions.values() if one.id != rendition.id)
+        return [one for one in others if one.remap is not None and one.remap == rendition.remap]
+
+    @property
+    def _by_name(self) -> dict[str, RenditionInfo]:
+        return {one.called: one for one in self.renditions.values()}
 
     @property
     def living_sources(self) -> list[SourceInfo]:
@@ -263,9 +275,8 @@ class Catalog:
 
     def rendition(self, name: str) -> RenditionInfo:
         """Return a rendition by its name; raises like `collection`."""
-        named = {one.called: one for one in self.renditions.values()}
-        _check_known(named, name, "rendition")
-        return named[name]
+        _check_known(self._by_name, name, "rendition")
+        return self._by_name[name]
 
     def table(self, name: str) -> TableInfo:
         """Return a table; raises like `collection`."""
@@ -290,8 +301,7 @@ class Catalog:
 
         So a new rendition can be looked at before its handover.
         """
-        named = {one.called: one for one in self.renditions.values()}
-        owner = name.removesuffix(ERRORS_SUFFIX)
+        named, owner = self._by_name, name.removesuffix(ERRORS_SUFFIX)
         if name in self.collections or self.errors_of(name) is not None:
             return None
         if name in named:
@@ -526,12 +536,11 @@ def plan_alter(
         All errors of ``change``.
     """
     before = catalog.renditions[writer.rendition]
-    for one in catalog.renditions.values():
-        if before.remap is not None and one.remap == before.remap and one.id != before.id:
-            raise UsageError(
-                f"the rendition {one.called!r} has the same bindings, so its columns would change "
-                "too: drop it first, or create a rendition with other columns"
-            )
+    for one in catalog.sharing(before):
+        raise UsageError(
+            f"the rendition {one.called!r} has the same bindings, so its columns would change too: "
+            "drop it first, or create a rendition with other columns"
+        )
     after = change(before, writer)
     return [] if after == before else [(row_of(before), -1), (row_of(after), +1)]
 

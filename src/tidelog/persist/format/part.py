@@ -136,6 +136,13 @@ def with_time(updates: pa.Table, time: int) -> pa.Table:
     return updates.set_column(position, updates.schema.field(position), times)
 
 
+def with_one_time(contents: pa.Table, time: int, updates: pa.Schema) -> pa.Table:
+    """Return contents as updates at one time, in the schema ``updates``."""
+    times = int64_array(np.full(contents.num_rows, time, np.int64))
+    place = updates.get_field_index(TIME)
+    return contents.add_column(place, updates.field(place), times).cast(updates)
+
+
 def negated(updates: pa.Table) -> pa.Table:
     """Return rows with their diffs negated: the updates that take them back."""
     place = updates.schema.get_field_index(DIFF)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tidelog.core.clock import Clock, run_all
 from tidelog.core.frontier import TIME_MAX
 from tidelog.persist.format.bounds import scalar_of
-from tidelog.persist.format.part import Part
+from tidelog.persist.format.part import Part, with_one_time
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, decode_schema, encode_with_known
 from tidelog.persist.read.opened import OpenPart, PartOpener
 from tidelog.store.port import Store
@@ -105,8 +105,7 @@ async def read_split(split: Split, *, store: Store, clock: Clock) -> pa.Table:
     pairs = zip(split.parts, split.ranges, strict=True)
     found = await run_all([partial(read, *pair) for pair in pairs], at_once=opener.reads)
     table = pa.concat_tables([schema.contents.empty_table(), *found])
-    times = pa.repeat(pa.scalar(split.as_of, pa.int64()), table.num_rows)
-    return table.add_column(len(schema.names), schema.updates.field(TIME), times)
+    return with_one_time(table, split.as_of, schema.updates)
 
 
 def _rows_of(opened: OpenPart, start: int, limit: int, *, as_of: int) -> pa.Table:
