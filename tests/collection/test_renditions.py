@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections import Counter
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -360,6 +363,27 @@ async def test_a_former_rendition_is_dropped_with_its_times(tmp_path: Path) -> N
     assert [one.rendition for one in (await again.renditions.history("c"))[0]] == ["c", "c", "c2"]
     await fill(again, tmp_path, 8, names=("c",))
     assert (8, 8_000) in await rows_at(again)
+
+
+async def test_a_collection_outlives_the_source_of_its_name(tmp_path: Path) -> None:
+    """Its first rendition is dropped. Its name still stands for the source that feeds it."""
+    lake = await with_two(tmp_path)
+    await lake.renditions.handover("c", to="c2")
+    await fill(lake, tmp_path, 7, names=("c2",))
+    await lake.renditions.drop("c")
+
+    for name in ("c", "c_errors"):
+        spec = SourceSpec(name=name, files=str(tmp_path / "in"), schema="n bigint")
+        with pytest.raises(NameTaken):
+            await lake.sources.create(spec)
+    await lake.sources.alter("c", add="more bigint")
+    command = [sys.executable, "-m", "tidelog.cli.main", "--location", str(tmp_path / "lake")]
+    drop = [*command, "source", "alter", "c", "--drop", "at"]
+    run = partial(subprocess.run, drop, capture_output=True, text=True, check=False)
+    done = await asyncio.to_thread(run)
+    assert (done.returncode, "pass --yes" in done.stderr) == (2, True), done.stderr
+    await lake.sources.drop("c")
+    assert await lake.collections.list() == []
 
 
 async def test_the_active_rendition_is_not_dropped(tmp_path: Path) -> None:

@@ -136,12 +136,12 @@ async def _loses(location: Location, asked: Asked, change: Alteration) -> bool:
     from tidelog.collection.altering import altered_source, has_values
 
     catalog = await location.controller.catalog()
-    if asked.name not in (catalog.tables if asked.kind == "table" else catalog.sources):
+    if asked.name not in (catalog.tables if asked.kind == "table" else catalog.collections):
         return False  # The alteration reports it.
     collection = await location.collection(asked.name)
     before = collection.rendition
     if asked.kind == "table":
         after = change.applied(before, catalog.tables[asked.name])
     else:
-        after = altered_source(change, before, catalog.sources[asked.name])
+        after = altered_source(change, before, catalog.source(asked.name))
     return after != before and await has_values(collection, change.drop)

@@ -98,7 +98,9 @@ class Sources:
             NoSuchCollection: no source has the name.
         """
         catalog = await self.controller.catalog()
-        if name in catalog.sources or not await self.maintenance.unreleased(name):
+        # The first rendition of a collection, and with it the source of its name, may be dropped.
+        is_there = name in catalog.collections or name in catalog.sources
+        if is_there or not await self.maintenance.unreleased(name):
             await self.controller.drop_source(name)
         await self.maintenance.release_all(name)
 

@@ -412,7 +412,8 @@ def check_name_free(catalog: Catalog, name: str, *, has_errors: bool) -> None:
     # The bad rows of NAME are read as NAME_errors. So a new NAME_errors would hide the bad rows of
     # an existing NAME, and the bad rows of a new NAME would be hidden by an existing NAME_errors.
     owner, twin = name.removesuffix(ERRORS_SUFFIX), name + ERRORS_SUFFIX
-    taken = owner if owner != name and owner in catalog.sources else None
+    has_twin = owner in catalog.sources or catalog.errors_of(name) is not None
+    taken = owner if owner != name and has_twin else None
     if has_errors and twin in catalog.collections:
         taken = twin
     if taken is not None:
