@@ -146,14 +146,17 @@ def test_plans_and_streams_report_what_is_gone_or_wrong(lake: Path) -> None:
     async def drop() -> None:
         await (await open_location(str(lake))).sources.drop("c")
 
-    asyncio.run(drop())
-    check(contents.partitions, "[TIDELOG_NO_SUCH_COLLECTION] no collection named 'c'")
-    check(log.initialOffset, "[TIDELOG_USAGE_ERROR] start 99 is after the end of the log")
-    check(stream.initialOffset, "[TIDELOG_NO_SUCH_COLLECTION] no collection named 'c'")
     check(
         lambda: stream.latestOffset(wrong, ReadAllAvailable()),
         "[TIDELOG_NO_SUCH_COLLECTION] the checkpoint of the stream belongs to another collection",
     )
+    stream = changes_of.streamReader(changes_of.schema())  # A new one: the other has opened it.
+    asyncio.run(drop())
+    gone = "[TIDELOG_NO_SUCH_COLLECTION] no collection named 'c'"
+    check(contents.partitions, gone)
+    check(log.initialOffset, "[TIDELOG_USAGE_ERROR] start 99 is after the end of the log")
+    check(stream.initialOffset, gone)
+    check(lambda: stream.latestOffset(wrong, ReadAllAvailable()), gone)
     check(source_of(lake, asofs="1").schema, "[TIDELOG_UNKNOWN_OPTION] unknown option 'asofs'")
 
 
