@@ -491,6 +491,13 @@ class DataDiffers(CorruptionError):
     """
 
 
+class ProgramDiffers(UsageError):
+    """This process would decide other rows of a source than the one that created its rendition.
+
+    Remedy: ingest with the same versions as before, or create a rendition and hand over to it.
+    """
+
+
 class SourceRewritten(CorruptionError):
     """A source returned other bytes for an address than before.
 

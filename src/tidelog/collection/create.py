@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import pyarrow as pa
 
@@ -13,6 +15,7 @@ from tidelog.collection.formats.lines import CsvDialect
 from tidelog.collection.formats.names import spelled_once
 from tidelog.collection.formats.times import check_time_type
 from tidelog.collection.formats.types import parse_schema
+from tidelog.collection.ingest.program import program_of
 from tidelog.collection.source.decode import record_lines
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.files_head import refuse_own_location
@@ -74,6 +77,8 @@ async def resolve_spec(
             info, csv=msgspec.structs.replace(info.csv, ignore_case=True)
         )
     schema = source_schema(spec, found)
+    program = await clock.offload(partial(program_of, info))
+    info = msgspec.structs.replace(info, program=program)
     rendition = RenditionInfo(
         id=info.rendition,
         collection=spec.name,

@@ -22,6 +22,7 @@ from tidelog.collection.formats.csv.guess import CsvOptions
 from tidelog.collection.formats.lines import CsvDialect
 from tidelog.collection.formats.times import duration_text
 from tidelog.collection.formats.types import parse_schema
+from tidelog.collection.ingest.program import program_of
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.clock import Clock
 from tidelog.core.ids import new_rendition_id, new_shard_id, new_source_id
@@ -83,6 +84,7 @@ def resolve_rendition(
         csv=_dialect(spec.csv, base.csv, given),
         created_us=clock.now_us(),
     )
+    info = msgspec.structs.replace(info, program=program_of(info))
     is_same = given is None and schema.key == of.data_schema.key
     shares = _shares_bindings(info, base, of, is_same=is_same)
     if not shares:

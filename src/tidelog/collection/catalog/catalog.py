@@ -148,7 +148,8 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
         `collection.source.generations`). A plain path skips all files of that name, now and later.
         ``evolve`` is True if ingesters add columns for new fields, and ``keeps_bindings`` if no
         binding is forgotten. Both are absent otherwise, so the entry has the bytes that earlier
-        versions wrote.
+        versions wrote. ``program`` has digests of the code that decides rows, by the names of their
+        samples (see `collection.ingest.program`); sources of earlier versions lack it.
     Units: a row whose time is more than ``max_ahead_ms`` after the clock is bad. The upper stays
         ``lateness_ms`` behind the newest time of the data. Times older than ``retain_ms`` become
         unreadable; None keeps the whole past.
@@ -175,6 +176,7 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_us: int = 0
     evolve: bool | msgspec.UnsetType = msgspec.UNSET
     keeps_bindings: bool | msgspec.UnsetType = msgspec.UNSET
+    program: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def dialect(self) -> CsvDialect | None:

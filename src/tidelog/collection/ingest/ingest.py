@@ -33,6 +33,7 @@ from tidelog.collection.ingest.engine import (
 )
 from tidelog.collection.ingest.evolving import candidates, new_columns, not_given_up, with_columns
 from tidelog.collection.ingest.notes import add_notes
+from tidelog.collection.ingest.program import check_program
 from tidelog.collection.ingest.source_shards import SourceShards, same_as_theirs
 from tidelog.collection.source.binding import (
     AddressRange,
@@ -41,6 +42,7 @@ from tidelog.collection.source.binding import (
     SourceProgress,
     Taken,
     advance,
+    reached_before,
 )
 from tidelog.collection.source.given_up import skip_key
 from tidelog.collection.source.kinds import release_source
@@ -124,6 +126,7 @@ class Ingester(SourceShards):
     final: bool = False
     surveyed: Usage = field(default_factory=Usage)
     _is_held: bool = False
+    _is_checked: bool = False
     _skipped: frozenset[str] = frozenset()
     _retain_ms: int | None = None
     _left: tuple[SourceHead, Taken, int] | None = None
@@ -140,6 +143,7 @@ class Ingester(SourceShards):
             RenditionSucceeded: readers read another rendition, and need no more rows of this one.
             SourceRewritten, GoneError: a bound file was changed, or no longer exists.
             SourceRowsRefused: with ``strict``, rows do not fit the schema.
+            ProgramDiffers: this process would decide other rows than the creating one.
             DataDiffers: another ingester computed different rows; stop both and compare them.
             ContentionError: other ingesters committed first at every try.
             LocationError: a store failed.
@@ -253,6 +257,8 @@ class Ingester(SourceShards):
         upper = self._upper_of(plan, lower)
         ready: tuple[Binding, TickParts] | None = None
         if plan.ranges:
+            if not self._is_checked:
+                await self._check_program()
             await self.engine.prepare(self.info, plan.ranges)
             if self.strict or self.info.evolve is True:
                 # Compute before the binding. A binding fixes the bytes of its files, so a user
@@ -347,12 +353,19 @@ class Ingester(SourceShards):
         job, skipped = self.job_of(binding, progress), self._lost(binding, progress)
         computed = nothing_computed(len(self.outputs))
         if job.ranges:
+            if not self._is_checked:
+                await self._check_program()
             computed = await compute_carefully(self.engine, job, self.source)
         if computed.dropped:
             ignore_case = self.info.csv.ignore_case is True
             left = not_given_up(computed.dropped, self.schema, ignore_case=ignore_case)
             computed = replace(computed, dropped=left)
         return computed, job, skipped
+
+    async def _check_program(self) -> None:
+        """Check that this process may decide rows; see `check_program`."""
+        await self.clock.offload(partial(check_program, self.info))
+        self._is_checked = True
 
     async def _completed(
         self, computed: TickParts, job: Job, skipped: Sequence[AddressRange]
@@ -422,7 +435,7 @@ class Ingester(SourceShards):
             survey=self._survey,
         )
         if plan is not None:
-            reached = reached_before(plan, progress)
+            reached = reached_before(plan.ranges, progress)
             return self._marked(plan, progress) if reached is None else Plan((), reached + 1)
         if self.final and progress.held:
             return Plan((), max(found.reached for found in progress.held) + 1)
@@ -573,19 +586,3 @@ class Ingester(SourceShards):
 def late_in(binding: Binding, before: Taken) -> int:
     """Return the number of late rows of a binding: their times were complete before it."""
     return sum(r.late - (before[r.path].late if r.path in before else 0) for r in binding.ranges)
-
-
-def reached_before(plan: Plan, progress: SourceProgress) -> int | None:
-    """Return the time that the upper must pass before a plan is bound; None to bind it now.
-
-    A new file may have taken the path of a range whose rows are held back. Ranges of two files
-    cannot share one path, so the rows held back are released first.
-    """
-    others = {
-        found.path
-        for found in plan.ranges
-        if isinstance(found, FileRange)
-        and (before := progress.taken.get(found.path)) is not None
-        and (found.unread or found.start != before.limit)
-    }
-    return max((found.reached for found in progress.held if found.path in others), default=None)

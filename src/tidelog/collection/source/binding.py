@@ -306,6 +306,22 @@ def advance(progress: SourceProgress, binding: Binding) -> SourceProgress:
     return SourceProgress(taken, tuple(held))
 
 
+def reached_before(ranges: Iterable[AddressRange], progress: SourceProgress) -> int | None:
+    """Return the time that the upper must pass before ranges are bound; None to bind them now.
+
+    A new file may have taken the path of a range whose rows are held back. Ranges of two files
+    cannot share one path, so the rows held back are released first.
+    """
+    others = {
+        found.path
+        for found in ranges
+        if isinstance(found, FileRange)
+        and (before := progress.taken.get(found.path)) is not None
+        and (found.unread or found.start != before.limit)
+    }
+    return max((found.reached for found in progress.held if found.path in others), default=None)
+
+
 def block_bounds(start: int, limit: int, block_bytes: int) -> list[int]:
     """Return the start of each block of ``[start, limit)``, and the end of the last one."""
     first = (start // block_bytes + 1) * block_bytes

@@ -151,12 +151,15 @@ class SourceKind(abc.ABC):
     An address always has the same message, in every process. If the message is lost or has changed,
     `read` must raise an error.
 
-    Shape: ``name`` is the name of the kind. ``knows`` describes each of its settings.
+    Shape: ``name`` is the name of the kind. ``knows`` describes each of its settings. Raise
+        ``version`` in a change after which an address has another row: existing sources then
+        refuse the new version, until a rendition is created with it.
     Units: ``row_bytes`` is the approximate size of a message.
     """
 
     name: ClassVar[str]
     knows: ClassVar[Mapping[str, str]] = {}
+    version: ClassVar[int] = 1
     row_bytes: int = 100
 
     def __init__(self, opening: OpenedWith) -> None:
