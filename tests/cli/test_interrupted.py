@@ -22,7 +22,8 @@ from tidelog.cli.main import make_app
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 PAGE: Final = Path(__file__).parents[2] / "docs/guides/interrupted-commands.md"
-OTHERS: Final = {"serve", "verify", "demo"}
+OTHERS: Final = {"serve", "verify", "demo", "source check"}
+WRITING_OTHERS: Final = {"verify", "source check"}
 STRIDE: Final = 97
 ROWS: Final = b"".join(b'{"n": %d, "t": "%064d"}\n' % (n, n * 7_919) for n in range(900))
 MORE: Final = b"".join(b'{"n": %d, "t": "%064d"}\n' % (n, n) for n in range(900, 1_800))
@@ -301,7 +302,9 @@ def test_a_reading_command_works_through_a_read_only_connection(command: str, wo
     assert (done.status, done.writes) == (0, 0), done.err
 
 
-@pytest.mark.parametrize("command", sorted(CASES.keys() | ONE_STEP.keys() | {"verify"}))
+@pytest.mark.parametrize(
+    "command", sorted(CASES.keys() | ONE_STEP.keys() | {"verify", "source check"})
+)
 def test_a_read_only_connection_refuses_other_commands(command: str, world: World) -> None:
     """The command is refused before any request, whatever it would find."""
     line = f"{command} {ONE_STEP[command]}" if command in ONE_STEP else command

@@ -65,6 +65,8 @@ async def both(
     told = [(t.lower, t.upper, t.rows, t.bad, t.late, dict(t.dropped)) for t in ticks]
     assert told == [(t.lower, t.upper, t.rows, t.bad, t.late, dict(t.dropped)) for t in expected]
     assert await sums_of(by_spark) == await sums_of(by_hand)
+    found = await by_hand.sources.check("c", engine=engine_for(spark, by_hand, settings))
+    assert (found.first, found.bindings > 0) == (None, True)
     return by_hand, by_spark, ticks
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from tidelog.collection.catalog.catalog import RenditionInfo, SourceInfo
     from tidelog.collection.formats.times import When
+    from tidelog.collection.ingest.checking import SourceCheck
     from tidelog.collection.ingest.engine import Engine
     from tidelog.collection.ingest.summary import RunProgress, Summary
     from tidelog.collection.rendition_spec import RenditionSpec
@@ -91,6 +92,19 @@ class Sources(BlockingTwin[awaited_sources.Sources]):
             self._inner.ingest_all(
                 engine=engine, bytes_max=bytes_max, strict=strict, final=final, on_tick=on_tick
             )
+        )
+
+    def check(
+        self,
+        name: str,
+        *,
+        since: When | None = None,
+        until: When | None = None,
+        engine: Engine | None = None,
+        on_binding: Callable[[SourceCheck], None] | None = None,
+    ) -> SourceCheck:
+        return self._portal.run(
+            self._inner.check(name, since=since, until=until, engine=engine, on_binding=on_binding)
         )
 
 

@@ -16,6 +16,7 @@ from tidelog.cli.output import (
     show,
     show_list,
 )
+from tidelog.cli.source_check import check_source
 from tidelog.cli.source_description import (
     SourceFacts,
     describe_source,
@@ -195,6 +196,7 @@ def status(
         raise typer.Exit(1)
 
 
+app.command("check")(check_source)
 app.command("alter")(alter_source)
 
 

@@ -18,7 +18,9 @@ from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, So
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.collection import Collection
 from tidelog.collection.create import resolve_spec
+from tidelog.collection.formats.times import When, parse_time
 from tidelog.collection.ingest.all_sources import AllSources, ignore
+from tidelog.collection.ingest.checking import SourceCheck, check_source
 from tidelog.collection.ingest.engine import Engine, LocalEngine
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.notes import acknowledge
@@ -247,6 +249,36 @@ class Sources:
         results = await runs.go()
         results.check()
         return dict(results.summaries)
+
+    async def check(
+        self,
+        name: str,
+        *,
+        since: When | None = None,
+        until: When | None = None,
+        engine: Engine | None = None,
+        on_binding: Callable[[SourceCheck], None] | None = None,
+    ) -> SourceCheck:
+        """Compute a source's rows again from its data, and compare them with the stored ones.
+
+        The check ends at the first binding with other rows; ``SourceCheck.first`` is then their
+        first time. It begins with the binding that has the time ``since``, and ends with the one
+        that has ``until``. The default is all bindings that can be computed again. Intervals
+        whose data are gone are listed, and do not count as differences.
+
+        Raises:
+            NoSuchCollection: no source has the name.
+            UsageError: no binding at these times can be computed again.
+            LocationError: a store failed, or Spark.
+        """
+        _check_options(engine, None)
+        now = self.clock.now_us()
+        times = {"since": since, "until": until}
+        asked = {
+            n: None if t is None else parse_time(t, what=n, now_us=now) for n, t in times.items()
+        }
+        ingester = await self.ingester(name, engine=engine)
+        return await check_source(ingester, **asked, on_binding=on_binding or (lambda _: None))
 
     async def ingester(
         self,

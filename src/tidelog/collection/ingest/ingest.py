@@ -247,7 +247,7 @@ class Ingester(SourceShards):
         commits = await self._commit(binding, ready[1])
         tick, after = self._land(head, binding, progress, ready[1], commits)
         if after is not None:
-            schema = self._remap_schema(self.remap.state)
+            schema = self.remap_schema_of(self.remap.state)
             await self.checkpoints.write(after, schema, binding.upper)
         added, self._added = self._added, ()
         return replace(tick, exhausted=exhausted, added=added)
@@ -350,7 +350,7 @@ class Ingester(SourceShards):
     async def _computed(self, binding: Binding) -> tuple[TickParts, Job, list[AddressRange]]:
         """Return a binding's parts, its job, and its skipped ranges that end here."""
         progress = await self.progress(binding.lower)
-        job, skipped = self.job_of(binding, progress), self._lost(binding, progress)
+        job, skipped = self.job_of(binding, progress), self.lost_in(binding, progress)
         computed = nothing_computed(len(self.outputs))
         if job.ranges:
             if not self._is_checked:
@@ -395,7 +395,7 @@ class Ingester(SourceShards):
         self.source.pass_over(self._skipped)
         self._looked = looked
 
-    def _lost(self, binding: Binding, progress: SourceProgress) -> list[AddressRange]:
+    def lost_in(self, binding: Binding, progress: SourceProgress) -> list[AddressRange]:
         """Return the skipped ranges that end with a binding: no row of them is held back after it.
 
         Messages that were lost before their binding end with it. Each range becomes one bad row, in
@@ -472,13 +472,18 @@ class Ingester(SourceShards):
             return 0  # There may be 100,000 ranges to look at.
         return max([progress.schema_id, *(one.schema_id for one in binding.ranges)])
 
-    def job_of(self, binding: Binding, progress: SourceProgress) -> Job:
+    def job_of(
+        self, binding: Binding, progress: SourceProgress, *, schema_id: int | None = None
+    ) -> Job:
         """Return the job that computes a binding after this progress.
+
+        ``schema_id`` is that of the outputs' rows, by default the one in which they get them.
 
         Raises:
             SchemaEvolved: see `SourceShards.schema_of`.
         """
-        schema_id = self.schema_id_of(binding, progress)
+        if schema_id is None:
+            schema_id = self.schema_id_of(binding, progress)
         schema = self.schema_of(schema_id)
         upsert = self.info.envelope == "upsert"
         there = (r for r in (*progress.held, *binding.ranges) if not self.is_skipped(r))

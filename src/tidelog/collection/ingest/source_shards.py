@@ -129,7 +129,7 @@ class SourceShards:
             shard=self.remap.id,
         )
 
-    def _remap_schema(self, state: State) -> ShardSchema:
+    def remap_schema_of(self, state: State) -> ShardSchema:
         """Return the schema of the remap shard in one of its states."""
         return newest_schema(state) if state.retired else self._founded
 
@@ -305,7 +305,7 @@ class SourceShards:
         A checkpoint is used only if the state still separates updates before and after it.
         """
         state = self.remap.state
-        schema = self._remap_schema(state)
+        schema = self.remap_schema_of(state)
         parts = self.remap.snapshot_of(state, as_of).parts
         checkpoint = await self.checkpoints.find(parts, schema, as_of + 1)
         if checkpoint is not None and not is_told_apart(state, checkpoint.upper):
@@ -367,7 +367,7 @@ class SourceShards:
         )
         state.check_readable(max(lower - 1, 0))
         parts = parts_between(state, lower - 1, reached - 1)
-        tables = await self.remap.reader.read(parts, self._remap_schema(state))
+        tables = await self.remap.reader.read(parts, self.remap_schema_of(state))
         return await self.clock.offload(
             lambda: next_binding(tables, lower, reached, self.source.range_type)
         )
@@ -418,7 +418,8 @@ def same_as_theirs(shard: Shard, parts: Sequence[Part], lower: Frontier, upper: 
     if ours != theirs:
         raise DataDiffers(
             "another ingester of this source computed different rows for the same times: stop "
-            "both, and compare their versions of tidelog",
+            "both, and find the right one with 'tidelog source check'; if wrong rows are stored, "
+            "create a rendition with 'tidelog rendition create'",
             shard=shard.id,
             lower=lower,
             upper=upper,

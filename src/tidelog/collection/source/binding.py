@@ -207,29 +207,40 @@ def remap_schema(kind: type[AddressRange], *, altered: bool = False) -> ShardSch
 def next_binding(
     tables: Sequence[pa.Table], lower: int, upper: int, kind: type[AddressRange]
 ) -> Binding:
-    """Return the first binding at or after ``lower``; the remap shard is complete below ``upper``.
+    """Return the first binding at or after ``lower``; see `bindings_in`."""
+    return next(bindings_in(tables, lower, upper, kind))
+
+
+def bindings_in(
+    tables: Sequence[pa.Table], lower: int, upper: int, kind: type[AddressRange]
+) -> Iterator[Binding]:
+    """Yield the bindings from ``lower`` on; the remap shard is complete below ``upper``.
+
+    The last one has no ranges if the source had no new data up to ``upper``.
 
     Shape: ``tables`` have all updates of the shard at these times; equal ones may be separate.
     """
     filled = [table for table in tables if table.num_rows]
-    if not filled:
-        return Binding(lower, upper, ())
-    rows = pa.concat_tables(filled)
-    times, diffs = (rows.column(name).to_numpy() for name in (TIME, DIFF))
-    for time in np.unique(times[(lower <= times) & (times < upper)]).tolist():
-        places = np.flatnonzero(times == time)
-        counts: Counter[AddressRange] = Counter()
-        ranges = _ranges_in(rows.take(places), kind)
-        for found, diff in zip(ranges, diffs[places].tolist(), strict=True):
-            counts[found] += diff
-        # A closed copy of a removed range is not new. Compare whole ranges, not their addresses: if
-        # another file has taken the path, its first range may start at the same address.
-        gone = {closed(found) for found, count in counts.items() if count < 0}
-        added = [found for found, count in counts.items() if count > 0]
-        if gone or added:
-            new = (found for found in sorted(added, key=_place_of) if found not in gone)
-            return Binding(lower, time + 1, tuple(new))
-    return Binding(lower, upper, ())
+    rows = pa.concat_tables(filled) if filled else None
+    if rows is not None:
+        times, diffs = (rows.column(name).to_numpy() for name in (TIME, DIFF))
+        for time in np.unique(times[(lower <= times) & (times < upper)]).tolist():
+            places = np.flatnonzero(times == time)
+            counts: Counter[AddressRange] = Counter()
+            ranges = _ranges_in(rows.take(places), kind)
+            for found, diff in zip(ranges, diffs[places].tolist(), strict=True):
+                counts[found] += diff
+            # A closed copy of a removed range is not new. Compare whole ranges, not their
+            # addresses: if another file has taken the path, its first range may start at the same
+            # address.
+            gone = {closed(found) for found, count in counts.items() if count < 0}
+            added = [found for found, count in counts.items() if count > 0]
+            if gone or added:
+                new = (found for found in sorted(added, key=_place_of) if found not in gone)
+                yield Binding(lower, time + 1, tuple(new))
+                lower = time + 1
+    if lower < upper:
+        yield Binding(lower, upper, ())
 
 
 def _ranges_in(rows: pa.Table, kind: type[R]) -> Iterator[R]:

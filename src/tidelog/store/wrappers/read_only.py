@@ -21,7 +21,7 @@ from tidelog.store.port import Entry, Object, Store
 READ_ONLY_VARIABLE: Final = "TIDELOG_READ_ONLY"
 
 _WRITES: Final = """
-acknowledge add adopt advance alter append append_arrow appender apply begin close_stream
+acknowledge add adopt advance alter append append_arrow appender apply begin check close_stream
 collect commit_parts compact compare_and_append configure copy create create_checkpoint
 create_cursor create_pin delete drop drop_checkpoint drop_cursor drop_hold drop_pin drop_writer
 end_leases evolve_schema forget fork handover hold ingest ingest_all insert lease merge
