@@ -259,12 +259,12 @@ async def test_an_ingester_that_has_not_read_the_skip_computes_the_same(
         pass
 
     head = await stale.source.head()
-    monkeypatch.setattr(Ingester, "_check_there", not_read)
-    await stale.refresh()
-    first = await stale.tick(head)
+    with monkeypatch.context() as patch:
+        patch.setattr(Ingester, "_check_there", not_read)
+        await stale.refresh()
+        first = await stale.tick(head)
     assert first is not None
     assert (first.rows, first.bad, first.won) == (4, 1, 2)
-    monkeypatch.undo()
     computed = await other._compute(binding)
     assert (await other._commit(binding, computed)).unchecked == 0
     assert await errors_of(location) == [skipped("a", 0, 2)]
