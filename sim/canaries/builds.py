@@ -23,7 +23,8 @@ from sim.canaries.merge import (
 from tidelog.collection.catalog.catalog import Catalog, Change
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.ingest import compute, envelope
-from tidelog.collection.ingest.ingest import Commits, Ingester
+from tidelog.collection.ingest.ingest import Ingester
+from tidelog.collection.ingest.tick import Commits
 from tidelog.collection.source.binding import Binding
 from tidelog.collection.source.port import Plan
 from tidelog.consensus.store import StoreConsensus

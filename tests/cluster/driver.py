@@ -24,6 +24,7 @@ from pyspark import SparkContext
 from kit.spark_cluster import executor_pids
 from tidelog.cli.main import main
 from tidelog.collection.ingest import ingest
+from tidelog.collection.ingest.tick import Commits
 from tidelog.core.clock import Clock
 from tidelog.core.metrics import Metric, use_sink
 from tidelog.spark import engine
@@ -141,7 +142,7 @@ def watch(killer: Killer) -> None:
     """Watch the engine's jobs and the ingester's commits."""
     commit = ingest.Ingester._commit
 
-    async def watched(self: ingest.Ingester, *given: Any) -> ingest.Commits:
+    async def watched(self: ingest.Ingester, *given: Any) -> Commits:
         killer.at_commit()
         return await commit(self, *given)
 

@@ -8,7 +8,8 @@ import pytest
 
 from kit.sources import lake_of, reopened, run_once
 from tidelog.collection.ingest.engine import TickParts
-from tidelog.collection.ingest.ingest import Commits, Ingester
+from tidelog.collection.ingest.ingest import Ingester
+from tidelog.collection.ingest.tick import Commits
 from tidelog.collection.source.binding import Binding
 
 

@@ -17,8 +17,8 @@ from kit.shelf_kind import Row, Shelf, empty_shelves
 from kit.shelf_kind import shelf_row as row
 from kit.sources import ingest, rows_of, table_of
 from tidelog.collection.formats.csv.guess import CsvOptions
-from tidelog.collection.ingest.ingest import Tick
 from tidelog.collection.ingest.status import source_status
+from tidelog.collection.ingest.tick import Tick
 from tidelog.collection.source import addressed
 from tidelog.collection.source.decode import one_line
 from tidelog.collection.spec_types import SourceSpec

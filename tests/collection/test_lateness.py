@@ -19,8 +19,8 @@ from kit.clocks import OneThread
 from kit.dying import DiesWriting
 from kit.shelf_kind import Row, Shelf, empty_shelves, shelf_row
 from kit.sources import bind, table_of
-from tidelog.collection.ingest.ingest import Tick
 from tidelog.collection.ingest.skip import skip_lost
+from tidelog.collection.ingest.tick import Tick
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import LocationError, SourceRewritten, UsageError
 from tidelog.location import Location, open_location

@@ -16,9 +16,9 @@ from kit.clocks import OneThread, SwiftClock
 from kit.dying import DiesWriting
 from kit.named_logs import ALL, append, log_of
 from kit.sources import bind, ingest, run_once, table_of
-from tidelog.collection.ingest.ingest import Tick
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import RunProgress
+from tidelog.collection.ingest.tick import Tick
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.clock import SystemClock
 from tidelog.errors import LocationError, NoSuchLog, PositionCollected, SourceRewritten, UsageError

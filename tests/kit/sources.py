@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 from kit.packing import packed
 from tidelog.collection.catalog.announcing import epoch_of_bindings
 from tidelog.collection.ingest.engine import Engine
-from tidelog.collection.ingest.ingest import Ingester, Tick
+from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.summary import Summary
+from tidelog.collection.ingest.tick import Tick
 from tidelog.collection.maintenance import GroupCollection, GroupCompaction
 from tidelog.collection.source.binding import Binding
 from tidelog.collection.source.files import FilesSource

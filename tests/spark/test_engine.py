@@ -29,7 +29,7 @@ from kit.sources import (
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.ingest.compute import Job
 from tidelog.collection.ingest.engine import TickParts
-from tidelog.collection.ingest.ingest import Tick
+from tidelog.collection.ingest.tick import Tick
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.port import RawSource, SurveyResult
 from tidelog.collection.source.survey_result import SurveyJob

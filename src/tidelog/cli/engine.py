@@ -124,8 +124,8 @@ async def choose_engine(ingester: Ingester) -> tuple[str, FirstHead | None]:
     """
     from tidelog.collection.ingest.run import look_ahead
 
-    if importlib.util.find_spec("pyspark") is None:
-        return "local", None
+    if importlib.util.find_spec("pyspark") is None or ingester.is_copying:
+        return "local", None  # The driver copies, with each engine.
     first, left = await look_ahead(ingester)
     if left < SPARK_BYTES_MIN or not await ingester.clock.offload(_has_java):
         return "local", first

@@ -71,13 +71,22 @@ def create(
     null: Null = None,
     date_format: DateFormat = None,
     timestamp_format: TimestampFormat = None,
+    copy: Annotated[
+        bool,
+        typer.Option(
+            "--copy",
+            help="Copy the rows of the rendition that readers read, instead of reading the source "
+            "again. Only --shards can be given, too.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Create a rendition of a collection, next to the one that readers read.
 
     An option that is left out keeps the value of that rendition. The new rendition is empty:
     'tidelog ingest NAME' fills it from the source, and 'tidelog read NAME' shows its rows. If the
-    source keeps its bindings, the rendition gets the same data at the same times.
+    source keeps its bindings, the rendition gets the same data at the same times. With --copy,
+    'tidelog ingest NAME' first copies all rows, so the source may have lost them.
     """
     from tidelog.collection.rendition_spec import RenditionSpec
 
@@ -99,6 +108,7 @@ def create(
             date_format=date_format,
             timestamp_format=timestamp_format,
         ),
+        copy=copy,
     )
     found = on_location(context, lambda location: location.renditions.create(spec, of=of))
     told = f"Created the rendition {name!r} of {of!r}. Fill it with: tidelog ingest {name}"
@@ -139,6 +149,7 @@ def describe(context: typer.Context, name: RenditionName, as_json: AsJson = Fals
         ("collection", found.collection),
         ("state", _state(found)),
         ("shards", str(found.shards)),
+        ("copied from", found.copied_from or "none: its rows come from the source"),
         ("bindings", "shared with other renditions" if found.shares_bindings else "its own"),
         ("since", when_text(found.since, "never")),
         ("complete to", _complete(found)),

@@ -8,7 +8,7 @@ Source: storage, "Renditions"; design page 6, "Collection, rendition, handover".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import msgspec
@@ -27,6 +27,7 @@ from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.clock import Clock
 from tidelog.core.ids import new_rendition_id, new_shard_id, new_source_id
 from tidelog.errors import UsageError
+from tidelog.persist.handle.argument_checks import check_flag
 
 _GUESSED = CsvOptions()
 
@@ -36,7 +37,8 @@ class RenditionSpec:
     """The spec of a new rendition. An option that is None is as in the active rendition.
 
     Shape: the options are those of `SourceSpec` that say how rows are decoded. A ``delete_when`` of
-        "" means that no row deletes its key.
+        "" means that no row deletes its key. With ``copy``, the rows are those of the active
+        rendition, and no other option than ``shards`` can be given.
     """
 
     name: str
@@ -50,8 +52,27 @@ class RenditionSpec:
     max_ahead: str | None = None
     lateness: str | None = None
     csv: CsvOptions = _GUESSED
+    copy: bool = False
+
+    def check(self) -> None:
+        """Check the options, as far as possible without the catalog.
+
+        Raises:
+            UsageError: an option contradicts another one.
+        """
+        check_flag(self.copy, "copy")
+        if not self.copy:
+            return
+        others = [one.name for one in fields(self) if one.name not in _OF_COPIES]
+        given = [name for name in others if getattr(self, name) not in (None, _GUESSED)]
+        if given:
+            raise UsageError(
+                "a copy has the rows of the other rendition as they are, so it cannot decode them "
+                f"by other options: leave out {', '.join(given)}, or copy"
+            )
 
 
+_OF_COPIES = ("name", "shards", "copy")
 # Other values of these change the times of ticks, or the addresses at which a tick can end.
 _OF_TICKS = ("time_column", "time_unit", "max_ahead_ms", "lateness_ms", "evolve")
 
@@ -64,6 +85,8 @@ def resolve_rendition(
     Raises:
         UsageError: an option is wrong, needs another one, or names a missing column.
     """
+    if spec.copy:
+        _check_copied(base, of)
     given = None if spec.schema is None else parse_schema(spec.schema)
     wanted = _full_spec(spec, base, of)
     wanted.check()
@@ -86,7 +109,7 @@ def resolve_rendition(
     )
     info = msgspec.structs.replace(info, program=program_of(info))
     is_same = given is None and schema.key == of.data_schema.key
-    shares = _shares_bindings(info, base, of, is_same=is_same)
+    shares = spec.copy or _shares_bindings(info, base, of, is_same=is_same)
     if not shares:
         info = msgspec.structs.replace(info, skipped={})
     rendition = RenditionInfo(
@@ -99,8 +122,23 @@ def resolve_rendition(
         errors=new_shard_id(clock),
         remap=of.remap if shares else new_shard_id(clock),
         deletions=tuple(new_shard_id(clock) for _ in range(wanted.shards * wanted.keeps_deletions)),
+        copies=of.id if spec.copy else UNSET,
     )
     return rendition, info
+
+
+def _check_copied(base: SourceInfo, of: RenditionInfo) -> None:
+    """Check that a rendition can be copied, and have its bindings in common with the copy.
+
+    Raises:
+        UsageError: its columns have changed, or ingesters may change them.
+    """
+    if base.evolve is True or len(of.schemas) > 1:
+        why = "may add columns" if base.evolve is True else "has changed its columns"
+        raise UsageError(
+            f"the source of {of.called!r} {why}, so its rows cannot be copied: leave out copy, to "
+            "read the source again"
+        )
 
 
 def _full_spec(spec: RenditionSpec, base: SourceInfo, of: RenditionInfo) -> SourceSpec:

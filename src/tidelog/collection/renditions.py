@@ -17,8 +17,15 @@ from itertools import pairwise
 from typing import Final
 
 import pyarrow as pa
+from msgspec import UNSET
 
-from tidelog.collection.catalog.catalog import INGEST_HOLD, Catalog, Era, RenditionInfo
+from tidelog.collection.catalog.catalog import (
+    INGEST_HOLD,
+    Catalog,
+    Era,
+    RenditionInfo,
+    SourceInfo,
+)
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.collection import Collection
 from tidelog.collection.collections import Collections
@@ -26,6 +33,7 @@ from tidelog.collection.following import checked_patience
 from tidelog.collection.formats.times import When, format_time, parse_time
 from tidelog.collection.formats.types import sql_type_of
 from tidelog.collection.hold_all import drop_hold, place_hold
+from tidelog.collection.ingest.copying import CopiedShards, copy_hold, is_of_copy
 from tidelog.collection.maintenance import Maintenance
 from tidelog.collection.rendition_spec import RenditionSpec, resolve_rendition
 from tidelog.collection.source.kinds import open_source
@@ -33,11 +41,13 @@ from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock
 from tidelog.core.frontier import Frontier
+from tidelog.core.ids import ShardId
 from tidelog.errors import AsOfNotComplete, DeadlineExceeded, HandoverRefused, UsageError
 from tidelog.persist.format.part import negated, with_one_time
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import consolidate
 from tidelog.persist.handle.listening import NotYet, Patience, poll
+from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.selection import ALL_ROWS
 from tidelog.persist.states.handover import (
     check_retirable,
@@ -60,7 +70,8 @@ class RenditionFacts:
 
     Units: milliseconds since 1970. Readers read it from ``begins`` on, before ``ends``. ``begins``
         is None if they do not read it yet, and ``ends`` if it has no successor. ``upper`` is None
-        after the last time.
+        after the last time. ``copied_from`` names the rendition whose rows it has copied, or does
+        copy; it is None if that one was dropped.
     """
 
     name: str
@@ -74,6 +85,7 @@ class RenditionFacts:
     upper: int | None
     shares_bindings: bool
     dropping: bool
+    copied_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +112,9 @@ class Renditions:
     async def create(self, spec: RenditionSpec, *, of: str) -> RenditionFacts:
         """Create a rendition of a collection, next to the one that readers read.
 
-        It is empty: an ingester fills it from the source, by the name of the rendition.
+        It is empty: an ingester fills it from the source, by the name of the rendition. With
+        ``copy``, the ingester first copies the rows of the active rendition, so these need not be
+        in the source.
 
         Raises:
             NoSuchCollection: no source feeds a collection of this name. NOT_APPLIED.
@@ -109,13 +123,83 @@ class Renditions:
             SchemaEvolved: another process has altered the collection; call again. NOT_APPLIED.
         """
         check_kind(spec, RenditionSpec, "the spec of a rendition must be a tidelog.RenditionSpec")
+        spec.check()
         active = await self._active(of)
         base = (await self.controller.catalog()).feeder(active.rendition.id)
+        if spec.copy:
+            await self._check_whole(active.rendition)
         rendition, info = resolve_rendition(spec, base, active.rendition, clock=self.clock)
         await self.controller.add_rendition(rendition, info, of=active.rendition)
+        if spec.copy:
+            # A call that dies before this leaves it to the first ingester.
+            copied = self._copied(info, rendition, active.rendition)
+            await copied.refresh()
+            await copied.keep(self._shard(rendition.remap))
         source = open_source(info, rendition.data_schema, store=self.store, clock=self.clock)
         await source.hold({}, make=True)
         return await self.describe(spec.name)
+
+    def _copied(
+        self, info: SourceInfo, rendition: RenditionInfo, former: RenditionInfo
+    ) -> CopiedShards:
+        return CopiedShards(
+            info=info,
+            rendition=former,
+            hold=copy_hold(rendition),
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+        )
+
+    def _shard(self, shard_id: str | None) -> Shard:
+        return Shard(
+            id=ShardId(shard_id or ""),
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+        )
+
+    async def _is_whole(self, rendition: RenditionInfo) -> bool:
+        """Return True unless a rendition still copies rows of another one."""
+        if rendition.copies is UNSET:
+            return True
+        return rendition.ingest_hold in (await self._shard(rendition.remap).refresh()).holds
+
+    async def _check_whole(self, rendition: RenditionInfo) -> None:
+        if not await self._is_whole(rendition):
+            name = rendition.called
+            raise UsageError(
+                f"the rendition {name!r} is a copy that is not complete, so it cannot be copied: "
+                f"run 'tidelog ingest {name}' first"
+            )
+
+    async def _release_copies(self, former: RenditionInfo) -> None:
+        """Release the holds that complete and dropped copies have left on the rendition to drop.
+
+        Raises:
+            HandoverRefused: a copy is not complete.
+        """
+        shards = [self._shard(one) for one in former.roles]
+        held = {name for one in shards for name in (await one.refresh()).holds if is_of_copy(name)}
+        # A copy is in the catalog before its holds.
+        copies = (await self.controller.catalog()).copies_of(former)
+        for one in copies:
+            if not await self._is_whole(one):
+                raise HandoverRefused(
+                    f"the rendition {one.called!r} still copies the rows of {former.called!r}: "
+                    f"ingest it with 'tidelog ingest {one.called}', or drop it first"
+                )
+        for name in sorted(held):
+            await drop_hold(shards, name)
+
+    async def _let_go(self, catalog: Catalog, rendition: RenditionInfo) -> None:
+        """Release the holds of a rendition to drop on the shards of others."""
+        former = catalog.copied_by(rendition)
+        if former is not None:
+            info = catalog.feeder(rendition.id)
+            await self._copied(info, rendition, former).release(self._shard(rendition.remap))
+        if catalog.sharing(rendition):
+            await self._shard(rendition.remap).drop_hold(rendition.ingest_hold)
 
     async def list(self, of: str) -> builtins.list[RenditionFacts]:
         """Return the renditions of a collection, oldest first.
@@ -349,6 +433,8 @@ class Renditions:
         active = await self._settled(of)
         handle = self.collections.of_rendition(catalog, catalog.rendition(name))
         await handle.refresh()
+        await self._release_copies(handle.rendition)
+        await handle.refresh()
         check_retirable(handle.first_shard.state, _is_own)
         _check_oldest(active, name)
         rendition = await self.controller.set_dropping(name, dropping=True)
@@ -362,7 +448,10 @@ class Renditions:
         except HandoverRefused:
             await self.controller.set_dropping(name, dropping=False)
             raise
+        catalog = await self.controller.catalog()
+        await self._let_go(catalog, rendition)
         await self.controller.drop_rendition(name)
+        await self._let_go(catalog, rendition)  # Its ingester may have placed them again.
         await self.maintenance.release_all(name)
 
     async def _is_droppable(self, of: str, rendition: RenditionInfo) -> bool:
@@ -405,7 +494,7 @@ class Renditions:
         handle = self.collections.of_rendition(catalog, rendition)
         await handle.refresh()
         era = next((one for one in eras if one.rendition.id == rendition.id), None)
-        since, upper = handle.since, handle.upper
+        since, upper, former = handle.since, handle.upper, catalog.copied_by(rendition)
         return RenditionFacts(
             name=rendition.called,
             collection=rendition.collection,
@@ -418,6 +507,7 @@ class Renditions:
             upper=None if upper.is_empty else upper.time,
             shares_bindings=bool(catalog.sharing(rendition)),
             dropping=rendition.dropping is True,
+            copied_from=None if former is None else former.called,
         )
 
 
@@ -481,7 +571,7 @@ async def _holds_of_readers(former: Collection) -> list[str]:
         found |= dict.fromkeys(
             name
             for name, hold in state.holds.items()
-            if hold.kind is HoldKind.CRITICAL and not _is_own(name)
+            if hold.kind is HoldKind.CRITICAL and not _is_own(name) and not is_of_copy(name)
         )
     return list(found)
 

@@ -14,13 +14,19 @@ from functools import partial
 import pyarrow as pa
 
 from tidelog.collection.altering import altered_source, check_columns_of_kind, check_no_values
-from tidelog.collection.catalog.catalog import CollectionInfo, RenditionInfo, SourceInfo
+from tidelog.collection.catalog.catalog import (
+    Catalog,
+    CollectionInfo,
+    RenditionInfo,
+    SourceInfo,
+)
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.collection import Collection
 from tidelog.collection.create import resolve_spec
 from tidelog.collection.formats.times import When, parse_time
 from tidelog.collection.ingest.all_sources import AllSources, ignore
 from tidelog.collection.ingest.checking import SourceCheck, check_source
+from tidelog.collection.ingest.copying import CopiedShards, copy_hold
 from tidelog.collection.ingest.engine import Engine, LocalEngine
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.notes import acknowledge
@@ -305,7 +311,9 @@ class Sources:
         _check_options(engine, bytes_max)
         engine = engine or LocalEngine(store=self.ingest_store, clock=self.clock)
         while True:
-            info, rendition = await self.find(name)
+            catalog = await self.controller.catalog()
+            info = catalog.source(name)
+            rendition = catalog.renditions[info.rendition]
             schema = rendition.data_schema
             source = open_source(info, schema, store=self.store, clock=self.clock, final=final)
             # Skipped files count neither as work left nor as a reason to start Spark.
@@ -319,6 +327,7 @@ class Sources:
                 consensus=self.consensus,
                 clock=self.clock,
                 controller=self.controller,
+                former=self._copied(catalog, info),
                 bytes_max=bytes_max or engine.tick_bytes,
                 strict=strict,
                 final=final,
@@ -335,6 +344,21 @@ class Sources:
                 if successor is None:
                     raise
                 name = successor
+
+    def _copied(self, catalog: Catalog, info: SourceInfo) -> CopiedShards | None:
+        """Return the shards that a source's rendition copies, or has copied, unless dropped."""
+        rendition = catalog.renditions[info.rendition]
+        former = catalog.copied_by(rendition)
+        if former is None:
+            return None
+        return CopiedShards(
+            info=info,
+            rendition=former,
+            hold=copy_hold(rendition),
+            store=self.ingest_store,
+            consensus=self.consensus,
+            clock=self.clock,
+        )
 
     async def _successor(self, ingester: Ingester) -> str | None:
         """Return the name of the rendition to which an ingester's one was handed over."""

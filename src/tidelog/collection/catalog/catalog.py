@@ -86,7 +86,8 @@ class RenditionInfo(msgspec.Struct, frozen=True, kw_only=True):
     Shape: ``schema`` is the newest one. ``earlier`` has the schemas before it, oldest first. It is
         absent without an alteration, so the entry has the bytes that earlier versions wrote.
         ``name`` is absent in the first rendition of a collection, which has the collection's name.
-        ``dropping`` is True once its drop has begun, and else absent.
+        ``dropping`` is True once its drop has begun, and else absent. ``copies`` is the id of the
+        rendition whose rows it copies, or has copied; absent if all rows come from the source.
     """
 
     id: str
@@ -99,6 +100,7 @@ class RenditionInfo(msgspec.Struct, frozen=True, kw_only=True):
     earlier: tuple[bytes, ...] | msgspec.UnsetType = msgspec.UNSET
     name: str | msgspec.UnsetType = msgspec.UNSET
     dropping: bool | msgspec.UnsetType = msgspec.UNSET
+    copies: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def called(self) -> str:
@@ -263,6 +265,15 @@ class Catalog:
         """Return the other renditions that have the same bindings."""
         others = (one for one in self.renditions.values() if one.id != rendition.id)
         return [one for one in others if one.remap is not None and one.remap == rendition.remap]
+
+    def copied_by(self, rendition: RenditionInfo) -> RenditionInfo | None:
+        """Return the rendition whose rows a rendition copies, or has copied, unless dropped."""
+        copies = rendition.copies
+        return None if copies is msgspec.UNSET else self.renditions.get(copies)
+
+    def copies_of(self, rendition: RenditionInfo) -> list[RenditionInfo]:
+        """Return the renditions that copy the rows of a rendition, or have copied them."""
+        return [one for one in self.renditions.values() if one.copies == rendition.id]
 
     @property
     def _by_name(self) -> dict[str, RenditionInfo]:

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
-from typing import NamedTuple
 
 import msgspec
 
@@ -23,6 +22,7 @@ from tidelog.collection.catalog.catalog import FILES, INGEST_HOLD
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.catalog.retention import history_at
 from tidelog.collection.ingest.compute import Job, Target
+from tidelog.collection.ingest.copier import Copier
 from tidelog.collection.ingest.engine import (
     Engine,
     TickParts,
@@ -35,6 +35,7 @@ from tidelog.collection.ingest.evolving import candidates, new_columns, not_give
 from tidelog.collection.ingest.notes import add_notes
 from tidelog.collection.ingest.program import check_program
 from tidelog.collection.ingest.source_shards import SourceShards, same_as_theirs
+from tidelog.collection.ingest.tick import Commits, Tick
 from tidelog.collection.source.binding import (
     AddressRange,
     Binding,
@@ -73,40 +74,6 @@ from tidelog.store.wrappers.metered import Usage
 TRIES_MAX = 100
 REST_SHARE = 1.25
 _AHEAD = f"gave up after {TRIES_MAX} tries: other ingesters committed first; try again"
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """The result of one tick, for the times ``[lower, upper)``.
-
-    Shape: ``exhausted`` is True if the head had nothing left to ingest. ``computed`` is None if the
-        binding had no ranges to compute. ``added`` are new columns that the source took.
-    Units: ``won`` counts the commits of this ingester, and ``unchecked`` those of other ingesters
-        that could not be compared. ``left_bytes`` of the head are not ingested. Counts of rows and
-        bytes are 0 if another ingester made the last commit: that one reports them.
-    """
-
-    lower: int
-    upper: int
-    rows: int = 0
-    bad: int = 0
-    late: int = 0
-    size_bytes: int = 0
-    left_bytes: int = 0
-    won: int = 0
-    unchecked: int = 0
-    exhausted: bool = False
-    added: tuple[str, ...] = ()
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    computed: TickParts | None = None
-
-
-class Commits(NamedTuple):
-    """The commits of a tick; ``is_completed`` is True if this ingester made the last of them."""
-
-    won: int
-    unchecked: int
-    is_completed: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -151,6 +118,8 @@ class Ingester(SourceShards):
         # Other processes may have changed the catalog since the proposal of a waiting binding.
         if self.is_look_due or self.remap.state.upper_frontier != self.upper:
             await self._check_there()
+        if self.is_copying and (copied := await self.copy()) is not None:
+            return copied
         start_us = self.clock.monotonic_us()
         if not self._is_held:
             await self._begin_to_hold()
@@ -183,7 +152,32 @@ class Ingester(SourceShards):
             return done
         raise ContentionError(_AHEAD, source=self.info.name)
 
+    async def copy(self) -> Tick | None:
+        """Copy the next times of another rendition; return None if all are copied.
+
+        Raises:
+            GoneError: the other rendition was dropped before that.
+            SourceDropped, RenditionSucceeded, DataDiffers, ContentionError, LocationError: see
+                `tick`.
+        """
+        if self.is_look_due:
+            await self._check_there()
+        if self.former is None:
+            raise GoneError(
+                f"the rendition whose rows {self.rendition.called!r} copies was dropped before all "
+                "were copied: drop the copy, and create another one"
+            )
+        copier = Copier(self, self.former, self._check_there)
+        for _ in range(TRIES_MAX):
+            try:
+                return await copier.copy(self.bytes_max)
+            except (AsOfBeforeSince, PartMissing, PartsSwept) as error:
+                await self.catch_up(error)  # A stale state, as in `tick`.
+        raise ContentionError(_AHEAD, source=self.info.name)
+
     async def _begin_to_hold(self) -> None:
+        if self.former is not None:
+            await self.former.release(self.remap)  # An ingester may have died before it did so.
         await self._hold(make=True)
         if self.info.kind == FILES:
             return  # A source of files needs no hold.

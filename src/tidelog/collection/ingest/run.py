@@ -17,9 +17,10 @@ from typing import Final
 from tidelog.collection.ingest.background_merges import BackgroundMerges
 from tidelog.collection.ingest.expiry import expiries_of
 from tidelog.collection.ingest.health import Health, encode_health, health_path
-from tidelog.collection.ingest.ingest import Ingester, Tick
+from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.status import taken_now
 from tidelog.collection.ingest.summary import RunProgress, Summary, column_warnings
+from tidelog.collection.ingest.tick import Tick
 from tidelog.collection.ingest.turns import Turns
 from tidelog.collection.source.port import SourceHead
 from tidelog.core.clock import Clock, backoff_us
@@ -164,6 +165,7 @@ class _Run:
                     # The outcome of an interrupted commit is unknown. Read the states back before
                     # the next tick decides.
                     await self.ingester.refresh()
+                await self._copy()
                 first, self.first = self.first, None
                 await self._take(await self._head() if first is None else first.head)
                 failures = 0
@@ -181,6 +183,23 @@ class _Run:
             await self._tell_after(HEALTH_IDLE_US if self._is_told else 0)
             self.background_merges.look()
             await pause(self.ingester.clock, interval_us, self.stop)
+
+    async def _copy(self) -> None:
+        """Copy the rows of another rendition. This needs no source, which may be out of reach."""
+        while self.ingester.is_copying and not self.stop():
+            async with self.turns.tick():
+                tick = await self.ingester.copy()
+            if tick is not None:
+                self._count(tick, tick.left_bytes)
+                await self._after(tick)
+
+    async def _after(self, tick: Tick, warnings: tuple[str, ...] = ()) -> None:
+        """Report a counted tick, start a merge, and store the health."""
+        self._ticked_us = self.ingester.clock.monotonic_us()
+        self.on_tick(RunProgress(so_far=self.summary(), tick=tick, warnings=warnings))
+        self.background_merges.look()
+        period_us = HEALTH_IDLE_US if tick.computed is None else HEALTH_BUSY_US
+        await self._tell_after(period_us if self._is_told else HEALTH_SOON_US)
 
     async def _head(self) -> SourceHead:
         async with self.turns.tick():
@@ -205,12 +224,7 @@ class _Run:
                 self.so_far = replace(self.so_far, left_bytes=left)
                 return
             self._count(tick, left)
-            self._ticked_us = self.ingester.clock.monotonic_us()
-            warnings = self._new_columns(tick)
-            self.on_tick(RunProgress(so_far=self.summary(), tick=tick, warnings=warnings))
-            self.background_merges.look()
-            period_us = HEALTH_IDLE_US if tick.computed is None else HEALTH_BUSY_US
-            await self._tell_after(period_us if self._is_told else HEALTH_SOON_US)
+            await self._after(tick, self._new_columns(tick))
             # With times from the clock, one more tick would find nothing and only move upper on.
             # But bindings of another rendition may be left, which have no new bytes.
             is_done = tick.exhausted or (not timed and not left)

@@ -61,6 +61,8 @@ async def lost_ranges(ingester: Ingester, path: str) -> Sequence[AddressRange]:
         LocationError: a store failed.
     """
     await ingester.refresh()
+    if ingester.is_copying:
+        return []  # It does not read the source yet.
     upper, taken = await taken_now(ingester)
     binding = await ingester.pending()
     progress = await ingester.progress(upper.time)

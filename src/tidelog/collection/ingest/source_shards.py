@@ -21,6 +21,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
+from msgspec import UNSET
 
 from tidelog.collection.catalog.announcing import LOOK_US, epoch_of_bindings
 from tidelog.collection.catalog.catalog import (
@@ -31,6 +32,7 @@ from tidelog.collection.catalog.catalog import (
 )
 from tidelog.collection.catalog.lost import check_states
 from tidelog.collection.formats.times import format_time
+from tidelog.collection.ingest.copying import CopiedShards
 from tidelog.collection.ingest.envelope import deletions_schema
 from tidelog.collection.source.binding import (
     Binding,
@@ -84,6 +86,7 @@ class SourceShards:
     store: Store
     consensus: Consensus
     clock: Clock
+    former: CopiedShards | None = None  # The shards that this rendition copies, or has copied.
     schema: ShardSchema = field(init=False)
     is_altered: bool = field(init=False)  # It has had other columns.
     outputs: list[Shard] = field(init=False)
@@ -159,6 +162,17 @@ class SourceShards:
         return meet([shard.state.upper_frontier for shard in self.written])
 
     @property
+    def is_copying(self) -> bool:
+        """Return True if rows of another rendition are still to be copied; see `copying`."""
+        is_copy = self.rendition.copies is not UNSET
+        return is_copy and self._hold_name not in self.remap.state.holds
+
+    @property
+    def resumes_at(self) -> Frontier:
+        """Return the upper from which the source is read: after a copy, if one is not complete."""
+        return self.former.upper if self.is_copying and self.former is not None else self.upper
+
+    @property
     def is_behind(self) -> bool:
         """Return True if a recorded binding is not committed yet, by the last known states."""
         return self.upper < self.remap.state.upper_frontier
@@ -174,6 +188,8 @@ class SourceShards:
         for shard in (*self.written, self.remap):
             await shard.refresh()
         self.check_needed()
+        if self.is_copying and self.former is not None:
+            await self.former.refresh()
         await check_states(self.written, self.remap, hold=self.rendition.ingest_hold)
 
     def adopt(self, rendition: RenditionInfo) -> None:
@@ -283,7 +299,10 @@ class SourceShards:
         """
         await self.refresh()
         if isinstance(error, PartMissing):
-            require_replaced((shard.state for shard in (*self.written, self.remap)), error)
+            known = [*self.written, self.remap]
+            if self.former is not None:
+                known += self.former.shards
+            require_replaced((shard.state for shard in known), error)
 
     async def taken(self, upper: int) -> Taken:
         """Return the last range of each path at an upper that the remap shard has reached."""

@@ -65,7 +65,7 @@ async def source_status(ingester: Ingester) -> SourceStatus:
     known = (await ingester.controller.catalog()).source(ingester.info.name)
     ingester.source.pass_over(frozenset(known.skipped))
     upper, taken = await taken_now(ingester)
-    held = () if upper.is_empty else (await ingester.progress(upper.time)).held
+    held = () if upper.is_empty else (await ingester.progress(ingester.resumes_at.time)).held
     left, trouble, is_files = None, None, ingester.info.kind == FILES
     try:
         left = (await ingester.source.head()).left_bytes(taken)
@@ -106,18 +106,20 @@ def count_files(taken: Taken) -> int:
 async def taken_now(ingester: Ingester) -> tuple[Frontier, Taken]:
     """Return the upper of the collection, and the last range of each path below it.
 
+    Before the end of a copy, the ranges are those of the rendition that is copied.
+
     Raises:
         ContentionError: other ingesters moved the upper during every read.
         LocationError: the store failed.
     """
     for _ in range(_TRIES):
-        upper = ingester.upper
-        if ingester.remap.state.upper_frontier < upper:
+        upper, reached = ingester.upper, ingester.resumes_at
+        if ingester.remap.state.upper_frontier < reached:
             # Other ingesters are ticks ahead: this handle has read their commits to the outputs,
             # but not yet their bindings.
             await ingester.remap.refresh()
         try:
-            return upper, {} if upper.is_empty else await ingester.taken(upper.time)
+            return upper, {} if reached.is_empty else await ingester.taken(reached.time)
         except AsOfBeforeSince:
             # Another ingester ticked between our reads of the outputs and of the bindings.
             await ingester.refresh()

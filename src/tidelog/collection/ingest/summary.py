@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tidelog.collection.formats.names import twin_of
 from tidelog.collection.ingest.evolving import column_around, is_name_of_column
-from tidelog.collection.ingest.ingest import Tick
+from tidelog.collection.ingest.tick import Tick
 from tidelog.errors import TidelogError
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.store.prices import storage_dollars_a_month

@@ -1,0 +1,105 @@
+"""The steps of a copy: each is one commit to each shard, and the last one ends the copy.
+
+See `tidelog.collection.ingest.copying` for the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from tidelog.collection.ingest.copying import CopiedShards, CopyStep, StepParts, holds_of_step
+from tidelog.collection.ingest.source_shards import SourceShards, same_as_theirs
+from tidelog.collection.ingest.tick import Commits, Tick
+from tidelog.core.frontier import Frontier
+from tidelog.errors import SourceDropped
+from tidelog.persist.states.transition import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Copier:
+    """The copy of the rendition ``former`` into the shards ``to``.
+
+    ``check_there`` raises SourceDropped if the copy is no longer in the catalog.
+    """
+
+    to: SourceShards
+    former: CopiedShards
+    check_there: Callable[[], Awaitable[None]]
+
+    async def copy(self, bytes_max: int) -> Tick | None:
+        """Copy one step of about ``bytes_max``, and commit it; return None if the copy has ended.
+
+        Raises:
+            AsOfBeforeSince, PartMissing, PartsSwept: a state is stale: refresh, and call again.
+            GoneError: the other rendition was dropped. DataDiffers: another ingester differs.
+            SourceDropped, RenditionSucceeded, LocationError: see `Ingester.tick`.
+        """
+        if not self.to.is_copying or not await self._begin():
+            return None
+        self.to.check_needed()
+        if await self._end():
+            return None
+        step = self.former.plan(self.to.upper.time, bytes_max)
+        found = await self.former.step(step, self.to)
+        done = await self._commit(step, found)
+        await self._end()
+        return Tick(
+            step.lower,
+            step.upper,
+            rows=found.rows if done.is_completed else 0,
+            bad=found.bad if done.is_completed else 0,
+            left_bytes=step.left_bytes,
+            won=done.won,
+            unchecked=done.unchecked,
+        )
+
+    async def _begin(self) -> bool:
+        """Hold the other rendition; return False if the copy has ended meanwhile."""
+        await self.former.refresh()
+        if not await self.former.keep(self.to.remap):
+            return True
+        # The copy may have ended, or was dropped, before the holds were placed.
+        try:
+            await self.check_there()
+        except SourceDropped:
+            await self.former.release(self.to.remap)
+            raise
+        await self.to.remap.refresh()
+        if not self.to.is_copying:
+            await self.former.release(self.to.remap)
+        return self.to.is_copying
+
+    async def _commit(self, step: CopyStep, found: StepParts) -> Commits:
+        """Commit a step to each shard that does not have it yet; see `Ingester`."""
+        won = unchecked = 0
+        is_ours = False
+        lower, upper = Frontier.at(step.lower), Frontier.at(step.upper)
+        for shard, parts in zip(self.to.written, found.parts, strict=True):
+            done = None
+            if shard.state.upper_frontier <= lower:
+                holds = holds_of_step(shard, step)
+                done = await shard.commit_parts(list(parts), lower, upper, holds=holds)
+                self.to.check_alive()
+            is_ours = done is not None and done.verdict is not Verdict.MISMATCH
+            if is_ours:
+                won += 1
+            elif upper <= shard.state.upper_frontier:
+                unchecked += not same_as_theirs(shard, parts, lower, upper)
+            # Otherwise another ingester made a shorter step. The next step starts from its upper.
+        return Commits(won, unchecked, is_ours)
+
+    async def _end(self) -> bool:
+        """End the copy if all times of the other rendition are copied; return True if it did.
+
+        The hold of the ingesters on the bindings records the end, and keeps those that follow.
+        """
+        upper = self.to.upper
+        if upper < self.former.upper:
+            return False
+        await self.former.refresh()
+        if upper < self.former.upper:
+            return False
+        await self.to.remap.hold(self.to.rendition.ingest_hold, max(upper.time - 1, 0))
+        await self.former.release(self.to.remap)
+        return True
