@@ -118,7 +118,8 @@ class Ingester(SourceShards):
         # Other processes may have changed the catalog since the proposal of a waiting binding.
         if self.is_look_due or self.remap.state.upper_frontier != self.upper:
             await self._check_there()
-        if self.is_copying and (copied := await self.copy()) is not None:
+        is_copy = self.rendition.copies is not msgspec.UNSET
+        if is_copy and (copied := await self.copy()) is not None:
             return copied
         start_us = self.clock.monotonic_us()
         if not self._is_held:
@@ -160,6 +161,8 @@ class Ingester(SourceShards):
             SourceDropped, RenditionSucceeded, DataDiffers, ContentionError, LocationError: see
                 `tick`.
         """
+        if not self.is_copying:
+            return None
         if self.is_look_due:
             await self._check_there()
         if self.former is None:

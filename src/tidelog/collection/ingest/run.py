@@ -186,6 +186,8 @@ class _Run:
 
     async def _copy(self) -> None:
         """Copy the rows of another rendition. This needs no source, which may be out of reach."""
+        if self.ingester.former is None:
+            return
         while self.ingester.is_copying and not self.stop():
             async with self.turns.tick():
                 tick = await self.ingester.copy()

@@ -113,7 +113,8 @@ async def taken_now(ingester: Ingester) -> tuple[Frontier, Taken]:
         LocationError: the store failed.
     """
     for _ in range(_TRIES):
-        upper, reached = ingester.upper, ingester.resumes_at
+        upper = ingester.upper
+        reached = upper if ingester.former is None else ingester.resumes_at
         if ingester.remap.state.upper_frontier < reached:
             # Other ingesters are ticks ahead: this handle has read their commits to the outputs,
             # but not yet their bindings.
