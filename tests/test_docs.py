@@ -161,7 +161,12 @@ def test_what_a_keyed_log_keeps_is_set_as_its_page_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/internals/shard-claims.md", "docs/internals/keyed-claims.md"]
+    "page",
+    [
+        "docs/internals/shard-claims.md",
+        "docs/internals/keyed-claims.md",
+        "docs/internals/storage-claims.md",
+    ],
 )
 def test_each_test_that_a_page_names_is_there(page: str) -> None:
     """Each test that a claims page names exists under that name."""
