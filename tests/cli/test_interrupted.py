@@ -357,6 +357,8 @@ def plain(one: dict[str, Any], *names: str) -> tuple[str, ...]:
 def seen(world: World) -> dict[str, Any]:
     """Return everything that users can read of a location, except clocks and ids."""
     found: dict[str, Any] = {"scrub": world.run("scrub").status}
+    remedies = {one.get("remedy") for one in listed(world, "inspect --json")}
+    found["unfinished"] = remedies - {None, "tidelog collect"}
     for one in listed(world, "log list"):
         name = one["name"]
         found[f"log {name}"] = plain(one, "oldest", "next", "sealed")

@@ -285,7 +285,8 @@ def inspect(
 ) -> None:
     """Show the batches, holds and objects of collections and shards.
 
-    Without names, the command shows all of them. It counts each object once: live (the state names
+    Without names, the command shows all of them, and the commands that were begun and not ended
+    with the call that ends each. It counts each object once: live (the state names
     it), gone (a merge replaced it), young (no state names it yet), dead (no state will ever name
     it: tidelog collect --sweep) or other.
     """
@@ -305,6 +306,10 @@ def inspect(
         async for one in turn.each(groups, maintenance.inspect):
             text = partial(write, _inspect_fields(one))
             show(_inspect_object(one), text, as_json=as_json)
+        if not names:
+            for begun in await maintenance.unfinished():
+                fields: list[Field] = [("unfinished", begun.left), ("remedy", begun.remedy)]
+                show(asdict(begun), partial(write, fields), as_json=as_json)
 
     on_location(context, lambda location: again_and_again(location, once, follow, wait))
 

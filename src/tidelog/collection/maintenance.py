@@ -22,6 +22,11 @@ from tidelog.collection.ingest.notes import notes_path
 from tidelog.collection.source.kinds import release_source
 from tidelog.collection.table.direct import DIRECT
 from tidelog.collection.table.registering import drop_shard
+from tidelog.collection.unfinished import (
+    UnfinishedCommand,
+    shards_to_look_at,
+    unfinished_commands,
+)
 from tidelog.consensus.port import Consensus
 from tidelog.core.clock import Clock
 from tidelog.core.frontier import Frontier, meet
@@ -43,7 +48,7 @@ from tidelog.persist.maintenance.merging import Expiry
 from tidelog.persist.maintenance.sweeper import usage_of_shard
 from tidelog.persist.maintenance.usage import ShardUsage
 from tidelog.persist.states.batch import Batch
-from tidelog.persist.states.state import Hold
+from tidelog.persist.states.state import Hold, State
 from tidelog.persist.transactions.applier import complete_state
 from tidelog.persist.transactions.transactions import Transactions
 from tidelog.store.port import Store
@@ -291,6 +296,20 @@ class Maintenance:
         async for _ in self.release(found):
             pass
         return bool(found)
+
+    async def unfinished(self) -> list[UnfinishedCommand]:
+        """Return the commands that were begun and not ended. Write nothing.
+
+        Raises:
+            LocationError: the store failed.
+        """
+        catalog = await self.controller.catalog()
+        found: dict[str, State] = {}
+        for name in shards_to_look_at(catalog):
+            shard = self._shard(name)
+            await shard.refresh()
+            found[name] = shard.state
+        return list(unfinished_commands(catalog, found))
 
     async def inspect(self, kept: Sequence[ShardGroup]) -> AsyncIterator[ShardFacts]:
         """Yield the facts about each shard. Write nothing.

@@ -37,6 +37,7 @@ from tidelog.collection.ingest.copying import CopiedShards, copy_hold, is_of_cop
 from tidelog.collection.maintenance import Maintenance
 from tidelog.collection.rendition_spec import RenditionSpec, resolve_rendition
 from tidelog.collection.source.kinds import open_source
+from tidelog.collection.unfinished import HANDOVER_HOLD
 from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock
@@ -60,7 +61,6 @@ from tidelog.persist.states.state import HoldKind, Mark
 from tidelog.store.port import Store
 from tidelog.store.wrappers.read_only import refuses_writes
 
-HANDOVER_HOLD: Final = "handover-"  # Before a time: keeps it readable until the mark is made.
 _OWN_HOLDS: Final = (HISTORY_HOLD, INGEST_HOLD)
 
 
