@@ -386,6 +386,33 @@ async def test_a_collection_outlives_the_source_of_its_name(tmp_path: Path) -> N
     assert await lake.collections.list() == []
 
 
+async def test_a_drop_that_begins_does_not_change_the_shared_bindings(tmp_path: Path) -> None:
+    """An ingester that runs during the drop proposes bindings that other renditions can read."""
+    lake = await with_two(tmp_path)
+    running = await lake.sources.ingester("c2")
+    await lake.controller.set_dropping("c2", dropping=True)
+    await lake.controller.announce("c2")
+    write_numbers(tmp_path / "in" / "0006.jsonl", 6, 7)
+    assert (await running.tick(await running.source.head())) is not None
+
+    done = await fill(lake, tmp_path, 8, names=("c",))
+
+    assert done > running.upper.time
+    assert sum((await rows_at(lake)).values()) == 8
+
+
+async def test_a_rendition_that_was_never_ingested_is_dropped(tmp_path: Path) -> None:
+    """A handle that was opened before sees the drop, and not the loss of a state."""
+    lake = await with_two(tmp_path)
+    await lake.renditions.create(RenditionSpec(name="c3"), of="c")
+    handle = await lake.collection("c3")
+
+    await lake.renditions.drop("c3")
+
+    with pytest.raises(NoSuchCollection, match=r"was dropped after this process opened it"):
+        await handle.consolidated()
+
+
 async def test_the_active_rendition_is_not_dropped(tmp_path: Path) -> None:
     """Another rendition can be dropped, and the collection goes on."""
     lake = await with_two(tmp_path)

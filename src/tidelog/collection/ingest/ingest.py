@@ -385,7 +385,7 @@ class Ingester(SourceShards):
         if known is None or known.id != self.info.id:
             raise self.dropped()
         rendition = catalog.renditions[known.rendition]
-        if rendition != self.rendition:  # It was altered.
+        if rendition.schemas != self.rendition.schemas:
             self.adopt(rendition)
         self._skipped = frozenset(known.skipped)
         self._retain_ms = known.retain_ms
