@@ -15,6 +15,7 @@ import pytest
 
 from kit.renditions import counted, holds, rows_at
 from kit.sources import collect, compact, ingest, lake_of, reopened, write_numbers
+from tidelog.collection import renditions
 from tidelog.collection.collection import Collection
 from tidelog.collection.rendition_spec import RenditionSpec
 from tidelog.collection.spec_types import SourceSpec
@@ -256,6 +257,37 @@ async def test_a_handover_waits_for_the_other_rendition(tmp_path: Path) -> None:
     await ingest(await reopened(tmp_path), "c2")
 
     assert await waiting == upper
+
+
+async def test_a_handover_that_waits_sees_the_drop(tmp_path: Path) -> None:
+    """The refusal says that the other rendition was dropped."""
+    lake = await with_two(tmp_path)
+    await fill(lake, tmp_path, 6, names=("c",))
+
+    waiting = asyncio.create_task(lake.renditions.handover("c", to="c2", wait=True))
+    await asyncio.sleep(0.05)
+    await (await reopened(tmp_path)).renditions.drop("c2")
+
+    with pytest.raises(HandoverRefused, match=r"'c2' was dropped meanwhile"):
+        await waiting
+
+
+async def test_a_drop_between_the_check_and_the_hold_refuses_the_handover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No mark is made, and the collection can be handed over to another rendition."""
+    lake = await with_two(tmp_path)
+    other, place = await reopened(tmp_path), renditions.place_hold
+
+    async def slow(*given: Any, **options: Any) -> Frontier:
+        await other.renditions.drop("c2")
+        return await place(*given, **options)
+
+    monkeypatch.setattr(renditions, "place_hold", slow)
+    with pytest.raises(HandoverRefused, match=r"'c2' is no longer readable at"):
+        await lake.renditions.handover("c", to="c2")
+
+    assert [one.name for one in await lake.renditions.list("c")] == ["c"]
 
 
 async def test_an_ingester_of_the_first_rendition_ends_at_the_handover(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ from tidelog.persist.states.state import HoldKind, Mark
 from tidelog.store.port import Store
 from tidelog.store.wrappers.read_only import refuses_writes
 
+_TO_ANOTHER: Final = "hand over to another rendition"
 _OWN_HOLDS: Final = (HISTORY_HOLD, INGEST_HOLD)
 
 
@@ -354,6 +355,8 @@ class Renditions:
                     f"pass at least {format_time(upper.time)}, or leave out the time",
                     asked=format_time(time),
                 )
+            if latter.since.is_empty:
+                raise HandoverRefused(f"{name!r} was dropped meanwhile: {_TO_ANOTHER}")
             if not latter.since <= Frontier.at(time):
                 raise HandoverRefused(
                     f"{name!r} is readable since {format_time(latter.since.time)} only: "
@@ -378,10 +381,19 @@ class Renditions:
         """Make the mark, while a hold keeps its time readable in the other rendition.
 
         Raises:
-            HandoverRefused: a reader may have read that time, or another handover was first.
+            HandoverRefused: a reader may have read that time, another handover was first, or the
+                time is no longer readable in the other rendition.
         """
         hold = f"{HANDOVER_HOLD}{time}"
-        await place_hold(latter.all_shards, hold, Frontier.at(time))
+        try:
+            await place_hold(latter.all_shards, hold, Frontier.at(time))
+        except UsageError as error:  # A merge or a drop was faster.
+            await drop_hold(latter.all_shards, hold)
+            raise HandoverRefused(
+                f"{latter.rendition.called!r} is no longer readable at {format_time(time)}: begin "
+                "again, with a later time",
+                found=str(error),
+            ) from error
         mark = Mark(time, latter.rendition.id)
         try:
             await active.first_shard.machine.commit(partial(decide_mark, mark=mark))
@@ -539,9 +551,7 @@ def check_target(active: Collection, target: RenditionInfo) -> None:
             f"before it: complete them with 'tidelog ingest {name}', and begin again"
         )
     if target.dropping is True:
-        raise HandoverRefused(
-            f"the drop of {target.called!r} has begun: hand over to another rendition"
-        )
+        raise HandoverRefused(f"the drop of {target.called!r} has begun: {_TO_ANOTHER}")
 
 
 def _check_oldest(active: Collection, name: str) -> None:
