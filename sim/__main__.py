@@ -39,6 +39,7 @@ from sim.workloads.inserts import simulate_inserts
 from sim.workloads.keyed import simulate_keyed
 from sim.workloads.log import simulate_log
 from sim.workloads.race import simulate_pin_race, simulate_race
+from sim.workloads.renditions import simulate_renditions
 from sim.workloads.schemas import simulate_schemas
 from sim.workloads.shard import simulate_shard
 from sim.workloads.slot import SlotScenario, simulate_slots
@@ -61,6 +62,7 @@ SCENARIOS: Final[dict[str, Callable[[int], Any]]] = {
     "commits": simulate_commits,
     "tables": simulate_tables,
     "direct": simulate_direct,
+    "renditions": simulate_renditions,
     "schemas": simulate_schemas,
     "keyed": simulate_keyed,
 }

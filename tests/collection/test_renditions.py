@@ -17,6 +17,7 @@ from kit.renditions import counted, holds, rows_at
 from kit.sources import collect, compact, ingest, lake_of, reopened, write_numbers
 from tidelog.collection import renditions
 from tidelog.collection.collection import Collection
+from tidelog.collection.hold_all import place_hold
 from tidelog.collection.rendition_spec import RenditionSpec
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.frontier import Frontier
@@ -277,11 +278,11 @@ async def test_a_drop_between_the_check_and_the_hold_refuses_the_handover(
 ) -> None:
     """No mark is made, and the collection can be handed over to another rendition."""
     lake = await with_two(tmp_path)
-    other, place = await reopened(tmp_path), renditions.place_hold
+    other = await reopened(tmp_path)
 
     async def slow(*given: Any, **options: Any) -> Frontier:
         await other.renditions.drop("c2")
-        return await place(*given, **options)
+        return await place_hold(*given, **options)
 
     monkeypatch.setattr(renditions, "place_hold", slow)
     with pytest.raises(HandoverRefused, match=r"'c2' is no longer readable at"):

@@ -1,0 +1,129 @@
+"""Canaries of renditions: handovers, drops and crossings that leave out one of their rules.
+
+Each is a context manager: inside the block, the code has the fault of its docstring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any, Final
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from tidelog.collection import crossing, renditions
+from tidelog.collection.catalog.catalog import INGEST_HOLD, RenditionInfo
+from tidelog.collection.collection import Collection
+from tidelog.collection.collections import Collections
+from tidelog.collection.hold_all import place_hold
+from tidelog.collection.renditions import HANDOVER_HOLD, Renditions
+from tidelog.core.frontier import Frontier
+from tidelog.machine.language import Decision
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.handover import decide_mark
+from tidelog.persist.states.state import Diff, Mark, State
+
+
+@contextmanager
+def mark_below_upper() -> Iterator[None]:
+    """The mark is accepted at times that readers may have read already."""
+
+    def careless(state: State, mark: Mark) -> Decision[Diff, Mark]:
+        upper = state.upper
+        early = state if upper is None else replace(state, upper=min(upper, mark.at))
+        return decide_mark(early, mark)
+
+    with patch.object(renditions, "decide_mark", careless):
+        yield
+
+
+@contextmanager
+def mark_replaces_another() -> Iterator[None]:
+    """A second handover replaces the mark of the first one."""
+
+    def hasty(state: State, mark: Mark) -> Decision[Diff, Mark]:
+        return decide_mark(replace(state, mark=None), mark)
+
+    with patch.object(renditions, "decide_mark", hasty):
+        yield
+
+
+@contextmanager
+def mark_without_hold() -> Iterator[None]:
+    """Nothing holds the time of the mark in the other rendition until the mark is made."""
+
+    async def careless(shards: Sequence[Shard], name: str, since: Frontier | None) -> Frontier:
+        if name.startswith(HANDOVER_HOLD):
+            return since or Frontier.at(0)
+        return await place_hold(shards, name, since)
+
+    with patch.object(renditions, "place_hold", careless):
+        yield
+
+
+@contextmanager
+def holds_stay_behind() -> Iterator[None]:
+    """A handover gives no hold of a reader to the other rendition."""
+
+    async def none(_: Collection) -> list[str]:
+        return []
+
+    with patch.object(renditions, "_holds_of_readers", none):
+        yield
+
+
+@contextmanager
+def crossing_only_adds() -> Iterator[None]:
+    """The changes at a handover lack the negated rows of the former rendition."""
+
+    def nothing(table: pa.Table) -> pa.Table:
+        return table.slice(0, 0)
+
+    with patch.object(crossing, "negated", nothing):
+        yield
+
+
+@contextmanager
+def drop_without_bar() -> Iterator[None]:
+    """A drop looks at the active rendition, and sets no bar against a handover."""
+
+    async def looked(self: Renditions, of: str, rendition: RenditionInfo) -> bool:
+        return (await self._active(of)).rendition.id != rendition.id
+
+    with patch.object(Renditions, "_is_droppable", looked):
+        yield
+
+
+@contextmanager
+def handle_stays_with_its_rendition() -> Iterator[None]:
+    """A handle that is open during a handover goes on with the former rendition."""
+    handle = Collections._handle
+
+    def alone(self: Collections, *given: Any, **options: Any) -> Collection:
+        found = handle(self, *given, **options)
+        found.following = None
+        return found
+
+    with patch.object(Collections, "_handle", alone):
+        yield
+
+
+@contextmanager
+def renditions_share_a_hold() -> Iterator[None]:
+    """All renditions move one hold on the bindings that they share."""
+    with patch.object(RenditionInfo, "ingest_hold", property(lambda _: INGEST_HOLD)):
+        yield
+
+
+FOR_RENDITIONS: Final[tuple[Callable[[], AbstractContextManager[None]], ...]] = (
+    mark_below_upper,
+    mark_replaces_another,
+    mark_without_hold,
+    holds_stay_behind,
+    crossing_only_adds,
+    drop_without_bar,
+    handle_stays_with_its_rendition,
+    renditions_share_a_hold,
+)

@@ -1,0 +1,35 @@
+"""Seeds of renditions, and broken builds of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from kit.sim_days import caught
+from sim.canaries.builds import Canary
+from sim.canaries.renditions import FOR_RENDITIONS
+from sim.workloads.renditions import simulate_renditions
+
+SEEDS = 15
+SEEDS_MAX = 150
+
+
+def test_readers_read_one_rendition_at_each_time() -> None:
+    """Reads, steps of a follower, holds and the history agree with the marks and the bindings."""
+    reports = [simulate_renditions(seed) for seed in range(SEEDS)]
+
+    assert sum(r.handovers for r in reports) > 5
+    assert sum(r.refused for r in reports) > 30
+    assert sum(r.dropped for r in reports) > 5
+    assert sum(r.reads for r in reports) > 200
+    assert sum(r.across for r in reports) > 10
+    assert sum(r.lone for r in reports) > 20
+    assert sum(r.steps for r in reports) > 100
+    assert sum(r.held for r in reports) > 20
+    assert sum(r.maintained for r in reports) > 50
+    assert sum(r.deaths for r in reports) > 5
+
+
+@pytest.mark.parametrize("canary", FOR_RENDITIONS, ids=lambda canary: str(canary.__name__))
+def test_a_broken_build_of_renditions_is_caught(canary: Canary) -> None:
+    """The simulator must find each broken build, or a run without findings proves nothing."""
+    caught(canary, simulate_renditions, range(SEEDS_MAX))
