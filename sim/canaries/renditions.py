@@ -25,17 +25,29 @@ from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.handover import decide_mark
 from tidelog.persist.states.state import Diff, Mark, State
 
+EARLY_MS: Final = 2_000
+
 
 @contextmanager
 def mark_below_upper() -> Iterator[None]:
-    """The mark is accepted at times that readers may have read already."""
+    """A handover chooses a time that readers may have read already, and the mark is accepted."""
+    time_of = Renditions._time_of
+
+    async def early(
+        self: Renditions, active: Collection, latter: Collection, asked: int | None, patience: Any
+    ) -> int:
+        time = await time_of(self, active, latter, asked, patience)
+        return time if asked is not None else max(active.begins + 1, time - EARLY_MS)
 
     def careless(state: State, mark: Mark) -> Decision[Diff, Mark]:
         upper = state.upper
         early = state if upper is None else replace(state, upper=min(upper, mark.at))
         return decide_mark(early, mark)
 
-    with patch.object(renditions, "decide_mark", careless):
+    with (
+        patch.object(Renditions, "_time_of", early),
+        patch.object(renditions, "decide_mark", careless),
+    ):
         yield
 
 
@@ -98,15 +110,15 @@ def drop_without_bar() -> Iterator[None]:
 
 @contextmanager
 def handle_stays_with_its_rendition() -> Iterator[None]:
-    """A handle that is open during a handover goes on with the former rendition."""
-    handle = Collections._handle
+    """A reader's handle that is open during a handover goes on with the former rendition."""
+    opened = Collections.open
 
-    def alone(self: Collections, *given: Any, **options: Any) -> Collection:
-        found = handle(self, *given, **options)
+    async def alone(self: Collections, name: str) -> Collection:
+        found = await opened(self, name)
         found.following = None
         return found
 
-    with patch.object(Collections, "_handle", alone):
+    with patch.object(Collections, "open", alone):
         yield
 
 
@@ -120,10 +132,6 @@ def renditions_share_a_hold() -> Iterator[None]:
 FOR_RENDITIONS: Final[tuple[Callable[[], AbstractContextManager[None]], ...]] = (
     mark_below_upper,
     mark_replaces_another,
-    mark_without_hold,
-    holds_stay_behind,
     crossing_only_adds,
-    drop_without_bar,
     handle_stays_with_its_rendition,
-    renditions_share_a_hold,
 )

@@ -67,6 +67,7 @@ HOLD: Final = "mine"
 LIVES: Final = 3
 REQUESTS: Final = 2_500
 ROWS_MAX: Final = 60
+ROUNDS_MAX: Final = 300
 LONG_S: Final = 600
 STORMS: Final = (0.0, 0.01, 0.03, 0.08)
 Changes = Counter[tuple[Row, int]]
@@ -452,7 +453,7 @@ async def _hold_on(scenario: RenditionsScenario, client: Client) -> None:
 
 
 async def _hold(scenario: RenditionsScenario, client: Client) -> None:
-    """Take over the hold, read what it holds several times, and move or release it."""
+    """Take over the hold, read its times several times, and move or release it."""
     dice = scenario.dice
     handle = await scenario.opened(client).collections.open(NAME)
     await handle.hold(HOLD)
@@ -481,10 +482,12 @@ async def _hold(scenario: RenditionsScenario, client: Client) -> None:
 
 async def _advance_on(scenario: RenditionsScenario, client: Client) -> None:
     """After the end, ingest until each follower has ended: only a tick moves upper."""
-    parts = scenario.opened(client)
+    parts, rounds = scenario.opened(client), 0
     while not scenario.is_over or scenario.follows:
         await client.clock.sleep(200_000)
         if scenario.is_over:
+            rounds += 1
+            demand(rounds < ROUNDS_MAX, "a follower waits for ever")
             with suppress(*UNSURE, RenditionSucceeded):
                 await parts.sources.ingest(NAME)
 

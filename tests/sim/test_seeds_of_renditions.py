@@ -17,16 +17,16 @@ def test_readers_read_one_rendition_at_each_time() -> None:
     """Reads, steps of a follower, holds and the history agree with the marks and the bindings."""
     reports = [simulate_renditions(seed) for seed in range(SEEDS)]
 
-    assert sum(r.handovers for r in reports) > 5
+    assert sum(r.handovers for r in reports) > 4
     assert sum(r.refused for r in reports) > 30
-    assert sum(r.dropped for r in reports) > 5
-    assert sum(r.reads for r in reports) > 200
-    assert sum(r.across for r in reports) > 10
+    assert sum(r.dropped for r in reports) > 3
+    assert sum(r.reads for r in reports) > 150
+    assert sum(r.across for r in reports) > 8
     assert sum(r.lone for r in reports) > 20
-    assert sum(r.steps for r in reports) > 100
-    assert sum(r.held for r in reports) > 20
-    assert sum(r.maintained for r in reports) > 50
-    assert sum(r.deaths for r in reports) > 5
+    assert sum(r.steps for r in reports) > 80
+    assert sum(r.held for r in reports) > 15
+    assert sum(r.maintained for r in reports) > 40
+    assert sum(r.deaths for r in reports) > 4
 
 
 @pytest.mark.parametrize("canary", FOR_RENDITIONS, ids=lambda canary: str(canary.__name__))
