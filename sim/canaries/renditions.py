@@ -18,7 +18,8 @@ from tidelog.collection.catalog.catalog import INGEST_HOLD, RenditionInfo
 from tidelog.collection.collection import Collection
 from tidelog.collection.collections import Collections
 from tidelog.collection.hold_all import place_hold
-from tidelog.collection.renditions import HANDOVER_HOLD, Renditions
+from tidelog.collection.renditions import Renditions
+from tidelog.collection.unfinished import HANDOVER_HOLD
 from tidelog.core.frontier import Frontier
 from tidelog.machine.language import Decision
 from tidelog.persist.handle.shard import Shard
