@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from tidelog.collection.catalog.catalog import RenditionInfo, SourceInfo
     from tidelog.collection.formats.times import When
+    from tidelog.collection.ingest.binding_of import BoundAddresses
     from tidelog.collection.ingest.checking import SourceCheck
     from tidelog.collection.ingest.engine import Engine
     from tidelog.collection.ingest.summary import RunProgress, Summary
@@ -106,6 +107,9 @@ class Sources(BlockingTwin[awaited_sources.Sources]):
         return self._portal.run(
             self._inner.check(name, since=since, until=until, engine=engine, on_binding=on_binding)
         )
+
+    def get_binding(self, name: str, path: str, address: int) -> BoundAddresses:
+        return self._portal.run(self._inner.get_binding(name, path, address))
 
 
 @documented_as(awaited_renditions.Renditions)

@@ -26,6 +26,7 @@ from tidelog.collection.collection import Collection
 from tidelog.collection.create import resolve_spec
 from tidelog.collection.formats.times import When, parse_time
 from tidelog.collection.ingest.all_sources import AllSources, ignore
+from tidelog.collection.ingest.binding_of import BoundAddresses, find_binding
 from tidelog.collection.ingest.checking import SourceCheck, check_source
 from tidelog.collection.ingest.copying import CopiedShards, copy_hold
 from tidelog.collection.ingest.engine import Engine, LocalEngine
@@ -286,6 +287,21 @@ class Sources:
         }
         ingester = await self.ingester(name, engine=engine)
         return await check_source(ingester, **asked, on_binding=on_binding or (lambda _: None))
+
+    async def get_binding(self, name: str, path: str, address: int) -> BoundAddresses:
+        """Return the time of a message of a source, before or after its ingestion.
+
+        If no ingester has given the address a time yet, this call does. All ingesters obey it. The
+        source must have times from the clock. For files, an address is an offset in bytes.
+
+        Raises:
+            NoSuchCollection: no source has the name.
+            UsageError: the rows have times of their own, or the source has no message there.
+            AsOfBeforeSince: the source has forgotten the time; see ``keep_bindings``.
+            LocationError: a store failed.
+        """
+        check_whole(address, "address")
+        return await find_binding(await self.ingester(name), path, address)
 
     async def ingester(
         self,

@@ -178,6 +178,19 @@ class Ingester(SourceShards):
                 await self.catch_up(error)  # A stale state, as in `tick`.
         raise ContentionError(_AHEAD, source=self.info.name)
 
+    async def mint(self, head: SourceHead) -> bool:
+        """Propose a binding for new data, while none waits; return False without new data.
+
+        Raises:
+            TidelogError: see `tick`.
+        """
+        await self._check_there()
+        plan = await self.plan(head, self.upper.time)
+        if plan is None or not plan.ranges:
+            return False
+        await self._propose(plan, self.upper.time)
+        return True
+
     async def _begin_to_hold(self) -> None:
         if self.former is not None:
             await self.former.release(self.remap)  # An ingester may have died before it did so.
@@ -472,15 +485,12 @@ class Ingester(SourceShards):
     def job_of(
         self, binding: Binding, progress: SourceProgress, *, schema_id: int | None = None
     ) -> Job:
-        """Return the job that computes a binding after this progress.
-
-        ``schema_id`` is that of the outputs' rows, by default the one in which they get them.
+        """Return the job that computes a binding, by default in the schema of the outputs then.
 
         Raises:
             SchemaEvolved: see `SourceShards.schema_of`.
         """
-        if schema_id is None:
-            schema_id = self.schema_id_of(binding, progress)
+        schema_id = self.schema_id_of(binding, progress) if schema_id is None else schema_id
         schema = self.schema_of(schema_id)
         upsert = self.info.envelope == "upsert"
         there = (r for r in (*progress.held, *binding.ranges) if not self.is_skipped(r))

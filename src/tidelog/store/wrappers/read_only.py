@@ -24,7 +24,7 @@ _WRITES: Final = """
 acknowledge add adopt advance alter append append_arrow appender apply begin check close_stream
 collect commit_parts compact compare_and_append configure copy create create_checkpoint
 create_cursor create_pin delete drop drop_checkpoint drop_cursor drop_hold drop_pin drop_writer
-end_leases evolve_schema forget fork handover hold ingest ingest_all insert lease merge
+end_leases evolve_schema forget fork get_binding handover hold ingest ingest_all insert lease merge
 meta_stream move_consensus move_cursor move_hold open_stream rebuild register retain retire seal
 skip sweep tidy try_append try_compare_and_append update upsert write_parts
 """
