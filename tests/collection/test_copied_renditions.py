@@ -351,3 +351,32 @@ def test_a_step_ends_where_a_batch_ends(
     ]
 
     assert copying.plan_upper(batches, after, 30, bytes_max) == expected
+
+
+async def test_rows_that_are_held_back_come_after_the_copy(tmp_path: Path) -> None:
+    """The copy ends between two bindings, and the next one reads the held rows from the files."""
+    lake = await lake_of(tmp_path, time_column="at", lateness="10s")
+    for n in (1, 4, 20, 21):
+        await fill(lake, tmp_path, n)
+    await copied(lake, "c2", 3)
+    write_numbers(tmp_path / "in" / "later.jsonl", 15, 40)
+
+    for name in ("c", "c2"):
+        await run_once(await lake.sources.ingester(name, final=True))
+
+    newest = (await handle_of(lake, "c2")).upper.time - 1
+    numbers = sorted(n for n, _ in await rows_of(lake, "c2", newest))
+    assert numbers == [1, 4, 15, 20, 21, 40]
+    assert (await lake.renditions.diff("c", "c2")).num_rows == 0
+
+
+async def test_copied_rows_are_those_that_the_source_gives(tmp_path: Path) -> None:
+    """A check of the source computes them again, while the files are still there."""
+    lake = await lake_of(tmp_path, envelope="upsert", key=("n",))
+    for n in range(4):
+        await fill(lake, tmp_path, n, 50)
+    await copied(lake, "c2", 3, bytes_max=10**9)
+
+    found = await lake.sources.check("c2")
+
+    assert (found.first, found.bindings, len(found.unchecked)) == (None, 4, 0)

@@ -33,10 +33,10 @@ async def rows_at(lake: Location, time: int | None = None, name: str = "c") -> R
     return counted(await (await lake.collection(name)).consolidated(time))
 
 
-async def rows_of(lake: Location, name: str, time: int) -> Rows:
-    """Return the contents of one rendition at a time."""
+async def rows_of(lake: Location, name: str, time: int, *, is_errors: bool = False) -> Rows:
+    """Return the contents of one rendition at a time, or its bad rows."""
     catalog = await lake.controller.catalog()
-    handle = lake.collections.of_rendition(catalog, catalog.rendition(name))
+    handle = lake.collections.of_rendition(catalog, catalog.rendition(name), is_errors)
     return counted(await handle.consolidated(time))
 
 

@@ -14,7 +14,7 @@ import tidelog
 from kit.sources import write_numbers
 from tidelog import RenditionSpec, SourceSpec
 from tidelog.errors import HandoverRefused
-from tidelog.spark import register
+from tidelog.spark import SparkEngine, register
 from tidelog.spark.collection_stream import ChangesStreamReader
 from tidelog.spark.options import ReadSettings, SourceError
 
@@ -187,3 +187,24 @@ def test_columns_that_one_rendition_lacks_are_refused_at_planning(
         read(spark, url, since=time - 1, until=last, kind="changes").collect()
     narrow = read(spark, url, since=time - 1, until=last, kind="changes", columns="n,at")
     assert narrow.count() > 0
+
+
+def test_a_rendition_is_copied_with_an_engine_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """This process copies the rows, and Spark reads the later ones from the source."""
+    (tmp_path / "in").mkdir()
+    url = str(tmp_path / "lake")
+    with tidelog.connect(url, create=True) as lake:
+        spec = SourceSpec(name="c", files=str(tmp_path / "in"), schema="n bigint, at bigint")
+        lake.sources.create(spec)
+        add(tmp_path, 1, 2, at=1)
+        lake.sources.ingest("c")
+        (tmp_path / "in" / "1.jsonl").unlink()
+        lake.renditions.create(RenditionSpec(name="c2", shards=3, copy=True), of="c")
+        add(tmp_path, 3, at=2)
+        engine = SparkEngine(spark, location_url=url)
+
+        done = lake.sources.ingest("c2", engine=engine)
+
+        assert done.rows == 3
+        lake.sources.ingest("c")
+        assert lake.renditions.diff("c", "c2").num_rows == 0
