@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import pytest
 
-from sim.models import collection, handover, slot_commit, takeover
+from sim.models import collection, handover, recipe, slot_commit, takeover
 from sim.models.__main__ import main
 from sim.models.explore import Exploration, explore
 from sim.models.handover import Handover
@@ -261,3 +261,36 @@ def test_a_handover_keeps_its_rules_in_each_interleaving() -> None:
 def test_a_handover_without_one_of_its_rules_does_harm(rule: str) -> None:
     """Otherwise the model would not see what the rule is for."""
     assert Handover(rule).explored().violation is not None
+
+
+@pytest.mark.parametrize("name", recipe.HOLDING)
+def test_the_recipe_keeps_its_rules_in_each_interleaving(name: str) -> None:
+    """Two ingesters, also of two renditions or with two programs, give the rows of the bindings."""
+    found = recipe.HOLDING[name].explored()
+
+    assert found.violation is None, found.render()
+    assert found.is_whole
+    assert found.states > 5_000
+
+
+@pytest.mark.parametrize("rule", recipe.RULES)
+def test_the_recipe_without_one_of_its_rules_does_harm(rule: str) -> None:
+    """Otherwise the model would not see what the rule is for."""
+    assert recipe.without(rule).explored().violation is not None
+
+
+def test_the_model_of_the_recipe_comes_to_what_it_is_about() -> None:
+    """A late binding lands, a commit is another ingester's, and another program stops."""
+    labels = set[str]()
+    for name in ("replicas", "other program", "unseen program"):
+        scope = recipe.HOLDING[name]
+        seen, waiting = {scope.initial()}, [scope.initial()]
+        while waiting:
+            for label, after in scope.steps(waiting.pop()):
+                labels.add(label.partition(": ")[2] or label)
+                if after not in seen:
+                    seen.add(after)
+                    waiting.append(after)
+
+    assert {"a late binding lands", "finds 0 done", "dies"} <= labels
+    assert {"has another program", "stops at 1"} <= labels
