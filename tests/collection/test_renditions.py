@@ -247,6 +247,22 @@ async def test_names_of_renditions_are_unique(tmp_path: Path) -> None:
         await lake.sources.drop("c2")
 
 
+async def test_the_bad_rows_of_a_rendition_are_not_hidden(tmp_path: Path) -> None:
+    """`NAME_errors` are the bad rows of the rendition `NAME`, so no other has that name."""
+    lake = await with_two(tmp_path)
+    spec = SourceSpec(name="x_errors", files=str(tmp_path / "in"), schema="n bigint")
+    await lake.sources.create(spec)
+    await lake.renditions.create(RenditionSpec(name="y_errors"), of="c")
+
+    for name in ("x", "y", "c2_errors"):
+        with pytest.raises(NameTaken, match=f"'{name}' conflicts with"):
+            await lake.renditions.create(RenditionSpec(name=name), of="c")
+        with pytest.raises(NameTaken, match=f"'{name}' conflicts with"):
+            await lake.sources.create(
+                SourceSpec(name=name, files=str(tmp_path / "in"), schema="n bigint")
+            )
+
+
 async def test_a_handover_waits_for_the_other_rendition(tmp_path: Path) -> None:
     """Its time is the one at which the call began."""
     lake = await with_two(tmp_path)

@@ -427,7 +427,7 @@ def check_name_free(catalog: Catalog, name: str, *, has_errors: bool) -> None:
     owner, twin = name.removesuffix(ERRORS_SUFFIX), name + ERRORS_SUFFIX
     has_twin = owner in catalog.sources or catalog.errors_of(name) is not None
     taken = owner if owner != name and has_twin else None
-    if has_errors and twin in catalog.collections:
+    if has_errors and (twin in catalog.collections or twin in catalog.sources):
         taken = twin
     if taken is not None:
         raise NameTaken(

@@ -31,7 +31,7 @@ def plan_rendition(
         NameTaken: the name exists. NoSuchCollection: the collection was dropped.
         SchemaEvolved: another process has altered or dropped ``of``.
     """
-    check_name_free(catalog, rendition.called, has_errors=False)
+    check_name_free(catalog, rendition.called, has_errors=True)
     owner = catalog.collection(rendition.collection)
     if catalog.renditions.get(of.id) != of:
         raise SchemaEvolved(
