@@ -161,7 +161,11 @@ READS: Final[dict[str, dict[str, Call]]] = {
         "history": lambda some: some.history("files"),
         "diff": lambda some: some.diff("files", "files"),
     },
-    "Sources": by_name("list") | {"find": lambda sources: sources.find("files")},
+    "Sources": by_name("list")
+    | {
+        "find": lambda sources: sources.find("files"),
+        "status": lambda sources: sources.status("files"),
+    },
 }
 
 

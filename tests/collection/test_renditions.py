@@ -323,6 +323,23 @@ async def test_an_ingester_of_the_first_rendition_ends_at_the_handover(tmp_path:
     assert (8, 8_000) in await rows_at(lake)
 
 
+async def test_the_status_of_a_former_rendition_is_shown(tmp_path: Path) -> None:
+    """No ingester of it runs, but its rows are still read at earlier times."""
+    lake = await with_two(tmp_path)
+    await lake.renditions.handover("c", to="c2")
+    await fill(lake, tmp_path, 6, names=("c2",))
+    await lake.renditions.create(RenditionSpec(name="c3"), of="c")
+    await ingest(lake, "c3")
+    end = await lake.renditions.handover("c", to="c3")
+    with pytest.raises(RenditionSucceeded):
+        await lake.sources.ingester("c2")
+
+    found = await lake.sources.status("c2")
+
+    assert (found.name, found.upper, found.files) == ("c2", end, 3)
+    assert (await lake.sources.status("c")).name == "c3"
+
+
 async def test_all_sources_are_ingested_without_former_renditions(tmp_path: Path) -> None:
     """A former rendition needs no more rows, so it is no failure of `ingest --all`."""
     lake = await with_two(tmp_path)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tidelog.collection.ingest.binding_of import BoundAddresses
     from tidelog.collection.ingest.checking import SourceCheck
     from tidelog.collection.ingest.engine import Engine
+    from tidelog.collection.ingest.status import SourceStatus
     from tidelog.collection.ingest.summary import RunProgress, Summary
     from tidelog.collection.rendition_spec import RenditionSpec
     from tidelog.collection.renditions import RenditionChange, RenditionFacts
@@ -107,6 +108,9 @@ class Sources(BlockingTwin[awaited_sources.Sources]):
         return self._portal.run(
             self._inner.check(name, since=since, until=until, engine=engine, on_binding=on_binding)
         )
+
+    def status(self, name: str) -> SourceStatus:
+        return self._portal.run(self._inner.status(name))
 
     def get_binding(self, name: str, path: str, address: int) -> BoundAddresses:
         return self._portal.run(self._inner.get_binding(name, path, address))

@@ -39,7 +39,6 @@ from tidelog.core.arguments import split_names
 
 if TYPE_CHECKING:
     from tidelog.collection.catalog.catalog import SourceInfo
-    from tidelog.collection.ingest.status import SourceStatus
     from tidelog.collection.spec_types import SourceSpec
     from tidelog.location import Location
 
@@ -184,12 +183,7 @@ def status(
     The status shows the input that is left, the counts of late and bad rows, and the result of the
     last run.
     """
-    from tidelog.collection.ingest.status import source_status
-
-    async def work(location: Location) -> SourceStatus:
-        return await source_status(await location.sources.ingester(name))
-
-    found = on_location(context, work)
+    found = on_location(context, lambda location: location.sources.status(name))
     show(status_object(found), status_fields(found), as_json=as_json)
     run = found.run
     if check and (found.trouble or (run is not None and (run.error or run.waiting))):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -34,6 +35,7 @@ from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.notes import acknowledge
 from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.ingest.skip import skip_lost
+from tidelog.collection.ingest.status import SourceStatus, source_status
 from tidelog.collection.ingest.summary import RunProgress, Summary
 from tidelog.collection.ingest.turns import Turns
 from tidelog.collection.maintenance import Maintenance
@@ -288,6 +290,21 @@ class Sources:
         ingester = await self.ingester(name, engine=engine)
         return await check_source(ingester, **asked, on_binding=on_binding or (lambda _: None))
 
+    async def status(self, name: str) -> SourceStatus:
+        """Return the progress of a source, also of a former rendition. Write nothing.
+
+        Raises:
+            NoSuchCollection: no source has the name. LocationError: the location's store failed.
+        """
+        try:
+            return await source_status(await self.ingester(name))
+        except RenditionSucceeded:
+            engine = LocalEngine(store=self.ingest_store, clock=self.clock)
+            ingester = await self._opened(name, engine, 1, strict=False, final=False)
+            with suppress(RenditionSucceeded):
+                await ingester.refresh()
+            return await source_status(ingester)
+
     async def get_binding(self, name: str, path: str, address: int) -> BoundAddresses:
         """Return the time of a message of a source, before or after its ingestion.
 
@@ -328,26 +345,8 @@ class Sources:
         _check_options(engine, bytes_max)
         engine = engine or LocalEngine(store=self.ingest_store, clock=self.clock)
         while True:
-            catalog = await self.controller.catalog()
-            info = catalog.source(name)
-            rendition = catalog.renditions[info.rendition]
-            schema = rendition.data_schema
-            source = open_source(info, schema, store=self.store, clock=self.clock, final=final)
-            # Skipped files count neither as work left nor as a reason to start Spark.
-            source.pass_over(frozenset(info.skipped))
-            ingester = Ingester(
-                info=info,
-                rendition=rendition,
-                source=source,
-                engine=engine,
-                store=self.ingest_store,
-                consensus=self.consensus,
-                clock=self.clock,
-                controller=self.controller,
-                former=self._copied(catalog, info),
-                bytes_max=bytes_max or engine.tick_bytes,
-                strict=strict,
-                final=final,
+            ingester = await self._opened(
+                name, engine, bytes_max or engine.tick_bytes, strict=strict, final=final
             )
             try:
                 await ingester.refresh()
@@ -355,12 +354,38 @@ class Sources:
             except RenditionSucceeded:
                 # The catalog may not have the handover yet, or another process has dropped the
                 # successor of this rendition.
-                if name != rendition.collection:
+                if name != ingester.rendition.collection:
                     raise
                 successor = await self._successor(ingester)
                 if successor is None:
                     raise
                 name = successor
+
+    async def _opened(
+        self, name: str, engine: Engine, bytes_max: int, *, strict: bool, final: bool
+    ) -> Ingester:
+        """Return an ingester that has not read the states of its shards yet."""
+        catalog = await self.controller.catalog()
+        info = catalog.source(name)
+        rendition = catalog.renditions[info.rendition]
+        schema = rendition.data_schema
+        source = open_source(info, schema, store=self.store, clock=self.clock, final=final)
+        # Skipped files count neither as work left nor as a reason to start Spark.
+        source.pass_over(frozenset(info.skipped))
+        return Ingester(
+            info=info,
+            rendition=rendition,
+            source=source,
+            engine=engine,
+            store=self.ingest_store,
+            consensus=self.consensus,
+            clock=self.clock,
+            controller=self.controller,
+            former=self._copied(catalog, info),
+            bytes_max=bytes_max,
+            strict=strict,
+            final=final,
+        )
 
     def _copied(self, catalog: Catalog, info: SourceInfo) -> CopiedShards | None:
         """Return the shards that a source's rendition copies, or has copied, unless dropped."""
