@@ -380,3 +380,25 @@ async def test_copied_rows_are_those_that_the_source_gives(tmp_path: Path) -> No
     found = await lake.sources.check("c2")
 
     assert (found.first, found.bindings, len(found.unchecked)) == (None, 4, 0)
+
+
+async def test_a_copy_is_checked_against_the_source(tmp_path: Path) -> None:
+    """The times that were merged before the copy are not distinct, and the others are equal."""
+    lake = await lake_of(tmp_path, retain="1h")
+    for number in range(1, 5):
+        await fill(lake, tmp_path, number)
+    since = (await lake.sources.ingester("c")).upper.time - 1
+    for shard in (await lake.sources.ingester("c")).written:
+        await shard.move_hold("history", since)
+    await compact(lake)
+    await lake.renditions.create(RenditionSpec(name="c2", shards=3, copy=True), of="c")
+    with pytest.raises(UsageError, match=r"'c2' has not copied all rows yet"):
+        await lake.sources.check("c2")
+    with pytest.raises(UsageError, match=r"'c2' has not copied all rows yet"):
+        await lake.sources.get_binding("c2", "0001.jsonl", 0)
+    await ingest(lake, "c2")
+    await fill(lake, tmp_path, 5, name="c2")
+
+    found = await lake.sources.check("c2")
+
+    assert (found.bindings, found.rows, found.first) == (1, 1, None)

@@ -71,6 +71,7 @@ class _NotYet(Exception):
 
 async def _find_or_mint(ingester: Ingester, path: str, address: int) -> BoundAddresses:
     await ingester.refresh()
+    ingester.check_copied()
     found = await _recorded(ingester, path, address)
     if found is not None:
         return found

@@ -89,9 +89,10 @@ async def check_source(
         has ``until``, in milliseconds.
 
     Raises:
-        UsageError: no binding at these times can be computed again.
+        UsageError: no binding at these times can be computed again, or a copy is not complete.
         LocationError: a store failed, or Spark. SourceDropped: the source was dropped.
     """
+    ingester.check_copied()
     checker = _Checker(ingester, ingester.schema_of(len(ingester.rendition.schemas) - 1))
     found: SourceCheck | None = None
     async for binding in checker.bindings(since, until):

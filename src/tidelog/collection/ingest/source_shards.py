@@ -167,6 +167,19 @@ class SourceShards:
         is_copy = self.rendition.copies is not UNSET
         return is_copy and self._hold_name not in self.remap.state.holds
 
+    def check_copied(self) -> None:
+        """Check that the rows of another rendition are copied, if this one copies them.
+
+        Raises:
+            UsageError: some are not. NOT_APPLIED.
+        """
+        if self.is_copying:
+            name = self.info.name
+            raise UsageError(
+                f"{name!r} has not copied all rows yet: complete it first, with 'tidelog ingest "
+                f"{name}'"
+            )
+
     @property
     def resumes_at(self) -> Frontier:
         """Return the upper from which the source is read: after a copy, if one is not complete."""
