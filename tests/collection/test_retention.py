@@ -22,8 +22,10 @@ from tidelog.collection.ingest.engine import TickParts
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.binding import Binding
 from tidelog.collection.spec_types import SourceSpec
+from tidelog.core.frontier import Frontier
 from tidelog.errors import AsOfBeforeSince, NoSuchCollection, UsageError
 from tidelog.location import Location
+from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.state import State
 
 KEYS = 3
@@ -212,3 +214,25 @@ def test_retentions_are_written_as_they_are_read() -> None:
     assert history_at(5, 100).time == 0
     assert history_at(101, 100).time == 0
     assert history_at(102, 100).time == 1
+
+
+async def test_a_hold_of_all_times_is_placed_while_retention_moves(tmp_path: Path) -> None:
+    """The call has no time of its own, so it takes the times that are readable then."""
+    location = await fed(tmp_path, 6, retain="2s")
+    collection, hold = await location.collection("c"), Shard.hold
+    days = iter((6, 7))
+
+    async def slow(self: Shard, *given: Any, **options: Any) -> Frontier:
+        if self.id == collection.rendition.errors:
+            for day in days:
+                await feed(location, tmp_path, day)
+        return await hold(self, *given, **options)
+
+    with patch.object(Shard, "hold", slow):
+        placed = await collection.hold("mine")
+    for day in range(8, 12):
+        await feed(location, tmp_path, day)
+    await compact(location)
+
+    assert placed == Frontier.at(7_000 - 2_000)
+    assert await contents(location, 5) == wanted(5)

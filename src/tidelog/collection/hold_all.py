@@ -61,11 +61,25 @@ async def place_hold(
         HoldFenced: the hold has a newer owner.
         LocationError: the store failed. Some shards may have the hold; the call can be repeated.
     """
-    for shard in shards:
-        await shard.refresh()
-    least = join([shard.state.since_frontier for shard in shards]) if since is None else since
-    placed = [await shard.hold(name, least, token=token) for shard in shards]
-    return meet(placed)
+    while True:
+        for shard in shards:
+            await shard.refresh()
+        least = _since_of(shards) if since is None else since
+        try:
+            placed = [await shard.hold(name, least, token=token) for shard in shards]
+        except UsageError:
+            for shard in shards:
+                await shard.refresh()
+            moved = _since_of(shards)
+            if since is not None or moved.is_empty or moved == least:
+                raise
+            continue  # Retention has moved meanwhile, and the caller chose no time.
+        # A shard may still have the hold from before retention moved; the others have not.
+        return meet(placed) if since is not None else join([meet(placed), least])
+
+
+def _since_of(shards: Sequence[Shard]) -> Frontier:
+    return join([shard.state.since_frontier for shard in shards])
 
 
 async def move_hold(
