@@ -77,17 +77,6 @@ def mark_without_hold() -> Iterator[None]:
 
 
 @contextmanager
-def holds_stay_behind() -> Iterator[None]:
-    """A handover gives no hold of a reader to the other rendition."""
-
-    async def none(_: Collection) -> list[str]:
-        return []
-
-    with patch.object(renditions, "_holds_of_readers", none):
-        yield
-
-
-@contextmanager
 def crossing_only_adds() -> Iterator[None]:
     """The changes at a handover lack the negated rows of the former rendition."""
 
@@ -95,17 +84,6 @@ def crossing_only_adds() -> Iterator[None]:
         return table.slice(0, 0)
 
     with patch.object(crossing, "negated", nothing):
-        yield
-
-
-@contextmanager
-def drop_without_bar() -> Iterator[None]:
-    """A drop looks at the active rendition, and sets no bar against a handover."""
-
-    async def looked(self: Renditions, of: str, rendition: RenditionInfo) -> bool:
-        return (await self._active(of)).rendition.id != rendition.id
-
-    with patch.object(Renditions, "_is_droppable", looked):
         yield
 
 
@@ -135,4 +113,6 @@ FOR_RENDITIONS: Final[tuple[Callable[[], AbstractContextManager[None]], ...]] = 
     mark_replaces_another,
     crossing_only_adds,
     handle_stays_with_its_rendition,
+    renditions_share_a_hold,
+    mark_without_hold,
 )
