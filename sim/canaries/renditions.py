@@ -77,6 +77,17 @@ def mark_without_hold() -> Iterator[None]:
 
 
 @contextmanager
+def holds_stay_behind() -> Iterator[None]:
+    """A handover gives no hold of a reader to the other rendition."""
+
+    async def none(_: Collection) -> list[str]:
+        return []
+
+    with patch.object(renditions, "_holds_of_readers", none):
+        yield
+
+
+@contextmanager
 def crossing_only_adds() -> Iterator[None]:
     """The changes at a handover lack the negated rows of the former rendition."""
 
@@ -115,4 +126,5 @@ FOR_RENDITIONS: Final[tuple[Callable[[], AbstractContextManager[None]], ...]] = 
     handle_stays_with_its_rendition,
     renditions_share_a_hold,
     mark_without_hold,
+    holds_stay_behind,
 )
