@@ -99,3 +99,18 @@ async def test_a_forgotten_binding_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(AsOfBeforeSince, match=r"has forgotten the time of the address 0"):
         await lake.sources.get_binding("c", "1.jsonl", 0)
     assert (await lake.sources.get_binding("c", "3.jsonl", 0)).time == (await times(lake))[3]
+
+
+async def test_a_moved_file_keeps_its_time(tmp_path: Path) -> None:
+    """Its rows came in under its former name."""
+    lake = await lake_of(tmp_path)
+    lines(tmp_path, "1.jsonl", 1)
+    await ingest(lake, "c")
+    first = await lake.sources.get_binding("c", "1.jsonl", 0)
+    (tmp_path / "in" / "1.jsonl").rename(tmp_path / "in" / "2.jsonl")
+    lines(tmp_path, "3.jsonl", 3)
+    await ingest(lake, "c")
+
+    assert await lake.sources.get_binding("c", "2.jsonl", 0) == first
+    with pytest.raises(UsageError, match=r"must be a str"):
+        await lake.sources.get_binding("c", Path("2.jsonl"), 0)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from tidelog.collection.ingest import compute, program
 from tidelog.collection.ingest.envelope import StampedRows, stamp_rows
 from tidelog.collection.rendition_spec import RenditionSpec
 from tidelog.collection.spec_types import SourceSpec
-from tidelog.errors import ProgramDiffers
+from tidelog.errors import ProgramDiffers, UsageError
 from tidelog.store.memory import MemoryStore
 
 # The digests of this version. A change of one stops every ingester of a source of that format,
@@ -172,3 +172,13 @@ async def test_a_source_of_an_earlier_version_is_not_checked(
     with pytest.raises(ProgramDiffers):
         program.check_program(info)
     program.check_program(msgspec.structs.replace(info, program={"csv append 9": "x"}))
+
+
+async def test_the_version_of_a_kind_is_a_whole_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another value could differ from process to process."""
+    with empty_shelves():
+        lake = await lake_on(MemoryStore(name="memory://"), create=True)
+        for version in (object(), "1", True, -1):
+            monkeypatch.setattr(Shelf, "version", version)
+            with pytest.raises(UsageError, match=r"version of the kind 'shelf'"):
+                await lake.sources.create(SourceSpec(name="c", kind="shelf", schema="k bigint"))

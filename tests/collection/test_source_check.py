@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from kit.sources import collect, compact, ingest, lake_of, reopened, write_numbers
+from kit.sources import bind, collect, compact, ingest, lake_of, reopened, write_numbers
 from tidelog.collection.ingest import compute, program
-from tidelog.collection.ingest.checking import SourceCheck
+from tidelog.collection.ingest.checking import SourceCheck, check_source
 from tidelog.collection.ingest.envelope import StampedRows, stamp_rows
+from tidelog.collection.rendition_spec import RenditionSpec
 from tidelog.errors import UsageError
 from tidelog.location import Location
 
@@ -182,9 +183,12 @@ async def test_a_check_meets_ingesters_and_merges(tmp_path: Path) -> None:
         assert found is None or found.first is None
 
 
-async def test_an_altered_source_is_checked_with_its_newest_columns(tmp_path: Path) -> None:
-    """Rows from before the alteration have nulls there."""
-    lake = await lake_of(tmp_path)
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_an_altered_source_is_checked_with_its_newest_columns(
+    tmp_path: Path, shards: int
+) -> None:
+    """Rows from before the alteration have nulls there, and may be in another shard than now."""
+    lake = await lake_of(tmp_path, shards=shards)
     await fill(tmp_path, lake, (1, 2))
     await lake.sources.alter("c", add="note varchar")
     await fill(tmp_path, lake, (3,))
@@ -192,3 +196,68 @@ async def test_an_altered_source_is_checked_with_its_newest_columns(tmp_path: Pa
     found = await lake.sources.check("c")
 
     assert (found.bindings, found.rows, found.first) == (2, 5, None)
+
+
+async def test_skipped_data_that_are_there_again_do_not_differ(tmp_path: Path) -> None:
+    """The collection has one bad row in their place."""
+    lake = await lake_of(tmp_path)
+    await fill(tmp_path, lake, (1,))
+    file = write_numbers(tmp_path / "in" / "0002.jsonl", 2)
+    assert await bind(await lake.sources.ingester("c"))
+    text = file.read_bytes()
+    file.unlink()
+    await lake.sources.skip("c", "0002.jsonl")
+    await ingest(lake, "c")
+    file.write_bytes(text)
+
+    found = await (await reopened(tmp_path)).sources.check("c")
+
+    assert (found.bindings, found.first) == (1, None)
+    assert [one.reason for one in found.unchecked] == ["'0002.jsonl' was skipped"]
+
+
+async def test_a_former_rendition_is_checked(tmp_path: Path) -> None:
+    """A user may want to know why its rows are wrong, after readers have left it."""
+    lake = await lake_of(tmp_path)
+    await fill(tmp_path, lake, (1, 2))
+    for number, name in enumerate(("c2", "c3")):
+        await lake.renditions.create(RenditionSpec(name=name), of="c")
+        await ingest(lake, name)
+        await lake.renditions.handover("c", to=name)
+        write_numbers(tmp_path / "in" / f"1{number}.jsonl", 10 + number)
+        await ingest(lake, name)
+
+    found = await lake.sources.check("c2")
+
+    assert (found.bindings, found.first) == (2, None)
+
+
+async def test_data_that_vanish_while_the_source_changes_are_listed(tmp_path: Path) -> None:
+    """The check goes on with the states that it has."""
+    lake = await lake_of(tmp_path)
+    await fill(tmp_path, lake, (1,), (2,), (3,))
+    other = await reopened(tmp_path)
+    await other.sources.alter("c", add="note varchar")
+    await fill(tmp_path, other, (4,))
+    found: list[SourceCheck] = []
+
+    async def work() -> None:
+        ingester = await lake.sources.ingester("c")
+        for number in (2, 3):
+            (tmp_path / "in" / f"{number:04d}.jsonl").unlink()
+        found.append(await check_source(ingester))
+
+    await work()
+    assert (found[0].bindings, found[0].first, len(found[0].unchecked)) == (2, None, 2)
+
+
+async def test_times_without_a_binding_are_refused(tmp_path: Path) -> None:
+    """The message says whether the source has data at all."""
+    lake = await lake_of(tmp_path)
+    with pytest.raises(UsageError, match=r"'c' was not ingested yet"):
+        await lake.sources.check("c")
+    await fill(tmp_path, lake, (1,))
+    with pytest.raises(UsageError, match=r"since= must not be after until="):
+        await lake.sources.check("c", since=9, until=8)
+    with pytest.raises(UsageError, match=r"at these times can be computed again"):
+        await lake.sources.check("c", since="2999-01-01")

@@ -36,8 +36,12 @@ def check_source(
         typer.Option(metavar="TIME", help="End at this time. The default is the newest one."),
     ] = None,
     engine: Annotated[
-        str, typer.Option(metavar="ENGINE", help="Where the rows are computed: local or spark.")
-    ] = "local",
+        str,
+        typer.Option(
+            metavar="auto|local|spark",
+            help="Where the rows are computed. auto: on Spark with --master or --conf, else local.",
+        ),
+    ] = "auto",
     master: Master = None,
     conf: Conf = None,
     limit: Limit = None,
@@ -50,7 +54,7 @@ def check_source(
     The check reads the same data at the same times as the ingester did. It stops at the first
     difference, prints the rows, and fails (exit status 1). _diff is 1 for a row that only the
     check computed, and -1 for one that only the collection has. Data that are gone cannot be
-    checked: a message names the first such file.
+    checked: a message names the first such file, and the check fails if nothing is left to check.
     """
     to = Destination(format, output, as_json=as_json, columns=None, where=None, limit=limit)
     settings = parse_conf(conf or [])
@@ -72,7 +76,7 @@ def check_source(
         say_json(_summary(found))
     else:
         say(_sentence(name, found))
-    if found.first is not None:
+    if found.first is not None or not found.bindings:
         raise typer.Exit(1)
 
 
@@ -105,7 +109,7 @@ def _sentence(name: str, found: SourceCheck) -> str:
     told = (
         f"Computed {count_text(found.rows, 'row')} of {name!r} again, from {begin} to before {end}"
     )
-    told += ": all are equal to the stored ones." if found.first is None else "."
+    told += ": all are equal to the stored ones." if found.rows and found.first is None else "."
     if found.unchecked:
         told += (
             f"\nNot checked: {count_text(len(found.unchecked), 'interval')}, the first because "

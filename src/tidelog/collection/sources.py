@@ -283,12 +283,12 @@ class Sources:
         """
         _check_options(engine, None)
         now = self.clock.now_us()
-        times = {"since": since, "until": until}
-        asked = {
-            n: None if t is None else parse_time(t, what=n, now_us=now) for n, t in times.items()
-        }
-        ingester = await self.ingester(name, engine=engine)
-        return await check_source(ingester, **asked, on_binding=on_binding or (lambda _: None))
+        return await check_source(
+            await self._reading(name, engine),
+            since=None if since is None else parse_time(since, what="since", now_us=now),
+            until=None if until is None else parse_time(until, what="until", now_us=now),
+            on_binding=on_binding or (lambda _: None),
+        )
 
     async def status(self, name: str) -> SourceStatus:
         """Return the progress of a source, also of a former rendition. Write nothing.
@@ -296,27 +296,24 @@ class Sources:
         Raises:
             NoSuchCollection: no source has the name. LocationError: the location's store failed.
         """
-        try:
-            return await source_status(await self.ingester(name))
-        except RenditionSucceeded:
-            engine = LocalEngine(store=self.ingest_store, clock=self.clock)
-            ingester = await self._opened(name, engine, 1, strict=False, final=False)
-            with suppress(RenditionSucceeded):
-                await ingester.refresh()
-            return await source_status(ingester)
+        return await source_status(await self._reading(name))
 
     async def get_binding(self, name: str, path: str, address: int) -> BoundAddresses:
         """Return the time of a message of a source, before or after its ingestion.
 
         If no ingester has given the address a time yet, this call does. All ingesters obey it. The
-        source must have times from the clock. For files, an address is an offset in bytes.
+        source must have times from the clock. For files, an address is an offset in bytes of the
+        text, decompressed. The call may give times to other new data, too.
 
         Raises:
             NoSuchCollection: no source has the name.
             UsageError: the rows have times of their own, or the source has no message there.
             AsOfBeforeSince: the source has forgotten the time; see ``keep_bindings``.
+            GoneError, SourceRewritten: data that wait for their commit are lost.
+            RenditionSucceeded: readers read another rendition.
             LocationError: a store failed.
         """
+        check_kind(path, str, "the path of a message must be a str, as in 'source status'")
         check_whole(address, "address")
         return await find_binding(await self.ingester(name), path, address)
 
@@ -361,6 +358,17 @@ class Sources:
                     raise
                 name = successor
 
+    async def _reading(self, name: str, engine: Engine | None = None) -> Ingester:
+        """Return an ingester that only reads; so it may be that of a former rendition."""
+        try:
+            return await self.ingester(name, engine=engine)
+        except RenditionSucceeded:
+            engine = engine or LocalEngine(store=self.ingest_store, clock=self.clock)
+            ingester = await self._opened(name, engine, 1, strict=False, final=False)
+            with suppress(RenditionSucceeded):
+                await ingester.refresh()
+            return ingester
+
     async def _opened(
         self, name: str, engine: Engine, bytes_max: int, *, strict: bool, final: bool
     ) -> Ingester:
@@ -382,6 +390,7 @@ class Sources:
             clock=self.clock,
             controller=self.controller,
             former=self._copied(catalog, info),
+            _skipped=frozenset(info.skipped),
             bytes_max=bytes_max,
             strict=strict,
             final=final,

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.collection.catalog.catalog import Catalog
+from tidelog.collection.catalog.catalog import Catalog, RenditionInfo
 from tidelog.persist.states.state import State
 
+COLLECT: Final = "tidelog collect"
 HANDOVER_HOLD: Final = "handover-"  # Before a time: keeps it readable until the mark is made.
 
 
@@ -30,10 +31,11 @@ class UnfinishedCommand:
 def shards_to_look_at(catalog: Catalog) -> list[str]:
     """Return the shards whose states show begun commands."""
     several = [
-        catalog.renditions[rendition].shards[0]
+        shard
         for collection in catalog.collections.values()
         if len(collection.renditions) > 1
         for rendition in collection.renditions
+        for shard in catalog.renditions[rendition].roles
     ]
     of_tables = [
         shard
@@ -41,38 +43,63 @@ def shards_to_look_at(catalog: Catalog) -> list[str]:
         if table.mode == "wal"
         for shard in catalog.renditions[table.rendition].shards
     ]
-    return [*several, *of_tables, *sorted(catalog.dropped)]
+    return [*dict.fromkeys(several), *of_tables, *sorted(catalog.dropped)]
 
 
 def unfinished_commands(
     catalog: Catalog, states: Mapping[str, State]
 ) -> Iterator[UnfinishedCommand]:
-    """Yield the begun commands; ``states`` are the newest ones of `shards_to_look_at`, by shard."""
+    """Yield the begun commands; ``states`` are the newest ones of `shards_to_look_at`, by shard.
+
+    A remedy never changes what readers read in another way than the begun command would have.
+    """
     for rendition in catalog.renditions.values():
-        name, of = rendition.called, rendition.collection
-        if rendition.dropping is True:
-            yield UnfinishedCommand(
-                f"the rendition {name!r} is being dropped", f"tidelog rendition drop {name}"
-            )
-        state = states.get(rendition.shards[0])
-        if state is not None and any(hold.startswith(HANDOVER_HOLD) for hold in state.holds):
-            yield UnfinishedCommand(
-                f"the rendition {name!r} has a hold for a handover",
-                f"tidelog collection handover {of} --to {name}",
-            )
-    for one in catalog.releasing.values():
-        if not one.is_released:
-            name = one.source.name
-            yield UnfinishedCommand(
-                f"the dropped source {name!r} may have a cursor", f"tidelog source drop {name}"
-            )
+        yield from _of_rendition(catalog, rendition, states)
     for table in catalog.tables.values():
         shards = catalog.renditions[table.rendition].shards
         found = [states[shard] for shard in shards if shard in states]
         if any(not state.registered.name for state in found):
             yield UnfinishedCommand(
                 f"the table {table.name!r} has shards that are not registered",
-                f"tidelog table create {table.name}",
+                f"tidelog table create {table.name}, with the same options as before",
+            )
+    # A new source may have the name of a dropped one by now, so the collector must do this.
+    for one in catalog.releasing.values():
+        if not one.is_released:
+            yield UnfinishedCommand(
+                f"the dropped source {one.source.name!r} may have a cursor", COLLECT
             )
     if any(states[shard].upper is not None for shard in catalog.dropped if shard in states):
-        yield UnfinishedCommand("dropped shards have objects to delete", "tidelog collect")
+        yield UnfinishedCommand("dropped shards have objects to delete", COLLECT)
+
+
+def _of_rendition(
+    catalog: Catalog, rendition: RenditionInfo, states: Mapping[str, State]
+) -> Iterator[UnfinishedCommand]:
+    name, of = rendition.called, rendition.collection
+    drop = f"tidelog rendition drop {name}"
+    if rendition.dropping is True:
+        yield UnfinishedCommand(f"the rendition {name!r} is being dropped", drop)
+        return
+    own = [states[shard] for shard in rendition.roles if shard in states]
+    held = {hold for state in own for hold in state.holds if hold.startswith(HANDOVER_HOLD)}
+    if not held:
+        return
+    owner = catalog.collection(of)
+    firsts = [catalog.renditions[one].shards[0] for one in owner.renditions]
+    marks = [states[shard].mark for shard in firsts if shard in states]
+    made = [(mark.at, mark.successor) for mark in marks if mark is not None]
+    made += [(era.begins, era.rendition) for era in owner.eras]
+    newest = max((at for at, _ in made), default=0)
+    at = max(int(hold.removeprefix(HANDOVER_HOLD)) for hold in held)
+    if (at, rendition.id) in made or at > newest:
+        yield UnfinishedCommand(
+            f"the rendition {name!r} has a hold for a handover",
+            f"tidelog collection handover {of} --to {name}",
+        )
+    elif rendition.id != owner.active:
+        yield UnfinishedCommand(
+            f"the rendition {name!r} has a hold for a handover that never was: another one was "
+            "made meanwhile",
+            drop,
+        )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog.collection.ingest.ingest import TRIES_MAX, Ingester
-from tidelog.collection.source.binding import bindings_in
+from tidelog.collection.source.binding import FileRange, bindings_in
 from tidelog.errors import (
     AsOfBeforeSince,
     ContentionError,
@@ -44,6 +44,7 @@ async def find_binding(ingester: Ingester, path: str, address: int) -> BoundAddr
 
     Raises:
         UsageError: the rows have times of their own, or the source has no message there.
+        GoneError, SourceRewritten: a waiting binding has lost its data.
         AsOfBeforeSince: the source has forgotten the binding.
         ContentionError: other ingesters committed first at every try.
         TidelogError: see `Ingester.tick`.
@@ -103,6 +104,9 @@ async def _recorded(ingester: Ingester, path: str, address: int) -> BoundAddress
     rows = await ingester.remap.reader.read(parts, ingester.remap_schema_of(state))
     for binding in bindings_in(rows, lower, upper, ingester.source.range_type):
         for one in binding.ranges:
-            if one.path == path and one.start <= address < one.limit:
-                return BoundAddresses(path, one.start, one.limit, binding.upper - 1)
+            if one.path != path or not one.start <= address < one.limit:
+                continue
+            if isinstance(one, FileRange) and not one.is_read:  # It was ingested as another file.
+                return await _recorded(ingester, one.moved, address)
+            return BoundAddresses(path, one.start, one.limit, binding.upper - 1)
     return None

@@ -89,10 +89,15 @@ async def check_source(
         has ``until``, in milliseconds.
 
     Raises:
-        UsageError: no binding at these times can be computed again, or a copy is not complete.
+        UsageError: no binding at these times can be computed again, a copy is not complete, or
+            ``since`` is after ``until``.
+        SchemaEvolved, RenditionSucceeded: another process has changed the source and merged its
+            shards during the check: check again.
         LocationError: a store failed, or Spark. SourceDropped: the source was dropped.
     """
     ingester.check_copied()
+    if since is not None and until is not None and since > until:
+        raise UsageError("since= must not be after until=")
     checker = _Checker(ingester, ingester.schema_of(len(ingester.rendition.schemas) - 1))
     found: SourceCheck | None = None
     async for binding in checker.bindings(since, until):
@@ -102,10 +107,7 @@ async def check_source(
         if found.first is not None:
             break
     if found is None:
-        raise UsageError(
-            f"no binding of the source {ingester.info.name!r} at these times can be computed "
-            f"again: its times are distinct after {format_time(checker.floor)} only"
-        )
+        raise UsageError(checker.none_found())
     return found
 
 
@@ -127,6 +129,17 @@ class _Checker:
             first=None,
             differing=self.schema.updates.empty_table(),
             differing_errors=ERRORS_SCHEMA.updates.empty_table(),
+        )
+
+    def none_found(self) -> str:
+        """Return the message for times without a binding that can be computed again."""
+        name, upper = self.ingester.info.name, self.ingester.upper.time
+        if not upper:
+            return f"the source {name!r} was not ingested yet: run 'tidelog ingest {name}'"
+        return (
+            f"no binding of the source {name!r} at these times can be computed again: its times "
+            f"are distinct after {format_time(self.floor)}, and complete before "
+            f"{format_time(upper)}"
         )
 
     @property
@@ -159,7 +172,10 @@ class _Checker:
             except (PartMissing, PartsSwept) as error:
                 await self.ingester.catch_up(error)  # Another process has merged its parts.
             except (GoneError, SourceRewritten):
-                await self.ingester.refresh()  # If the source was dropped, its shards say so.
+                # If the source was dropped, its shards say so. The others keep their states: the
+                # source may have other columns by now.
+                await self.ingester.errors.refresh()
+                self.ingester.check_alive()
                 return _without(done, binding, await self._lost(binding))
         raise ContentionError(
             f"gave up after {TRIES_MAX} tries: other processes merge the source's shards all the "
@@ -219,30 +235,46 @@ class _Checker:
     async def _compare(self, binding: Binding, computed: TickParts) -> tuple[pa.Table, pa.Table]:
         """Return the differing updates of the outputs, and those of the errors."""
         ingester = self.ingester
-        outputs = [self.schema.updates.empty_table()]
-        for shard, one in zip(ingester.outputs, computed.written, strict=True):
-            outputs.append(await self._difference(shard, one.rows, self.schema, binding))
-        errors = await self._difference(
-            ingester.errors, computed.error_parts, ERRORS_SCHEMA, binding
+        rows = [
+            (shard, one.rows) for shard, one in zip(ingester.outputs, computed.written, strict=True)
+        ]
+        return (
+            await self._difference(rows, self.schema, binding),
+            await self._difference(
+                [(ingester.errors, computed.error_parts)], ERRORS_SCHEMA, binding
+            ),
         )
-        return pa.concat_tables(outputs).sort_by(TIME), errors
 
     async def _difference(
-        self, shard: Shard, parts: Sequence[Part], schema: ShardSchema, binding: Binding
+        self, pairs: Sequence[tuple[Shard, Sequence[Part]]], schema: ShardSchema, binding: Binding
     ) -> pa.Table:
-        """Return the computed updates that are not stored, and the negated ones of the others."""
-        ours = reduce(add, (part.t for part in parts), RowSum.zero())
-        lower, upper = Frontier.at(binding.lower), Frontier.at(binding.upper)
-        # A sum of fewer columns is another one, so an altered source compares rows.
-        if not self.ingester.is_altered and ours == difference(shard.state, lower, upper):
+        """Return the computed updates that are not stored, and the negated ones of the others.
+
+        A row without a key may be in another shard than before an alteration, so the shards are
+        compared together.
+        """
+        tables = []
+        for shard, parts in pairs:
+            if self._has_same_sum(shard, parts, binding):
+                continue
+            held = parts_between(shard.state, binding.lower - 1, binding.upper - 1)
+            tables += [negated(table) for table in await shard.reader.read(held, schema)]
+            known = [msgspec.structs.replace(part, schema_id=schema.newest_id) for part in parts]
+            tables += await shard.reader.read(known, schema)
+        if not tables:
             return schema.updates.empty_table()
-        held = parts_between(shard.state, binding.lower - 1, binding.upper - 1)
-        stored = [negated(table) for table in await shard.reader.read(held, schema)]
-        known = [msgspec.structs.replace(part, schema_id=schema.newest_id) for part in parts]
-        tables = [*stored, *await shard.reader.read(known, schema)]
         after, until = binding.lower - 1, binding.upper - 1
         return await self.ingester.clock.offload(
             lambda: consolidate(tables, schema, after=after, until=until)
+        )
+
+    def _has_same_sum(self, shard: Shard, parts: Sequence[Part], binding: Binding) -> bool:
+        """Return True if a known sum proves that a shard has the computed updates."""
+        if self.ingester.is_altered:
+            return False  # A sum of fewer columns is another one.
+        ours = reduce(add, (part.t for part in parts), RowSum.zero())
+        return ours == difference(
+            shard.state, Frontier.at(binding.lower), Frontier.at(binding.upper)
         )
 
     async def _delete(self, computed: TickParts) -> None:

@@ -38,6 +38,7 @@ from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.kind import ROWS
 from tidelog.collection.source.kinds import find_kind
 from tidelog.collection.table.placement import buckets_of
+from tidelog.core.arguments import check_whole
 from tidelog.errors import ProgramDiffers
 from tidelog.persist.format.schema import ShardSchema, shard_schema
 from tidelog.rowhash import sums_of_rows
@@ -119,13 +120,15 @@ def program_of(info: SourceInfo) -> dict[str, str]:
     The version of the source's kind is part of it, unless the source has files.
 
     Raises:
-        UsageError: the source's kind is not installed here.
+        UsageError: the source's kind is not installed here, or its version is no whole number.
     """
     upsert, timed = info.envelope == "upsert", info.time_column is not None
     kept = "-".join(["upsert"] * upsert + ["time"] * timed) or "append"
     found = {f"{info.format} {kept} 1": _digest(info.format, upsert=upsert, timed=timed)}
     if info.kind != FILES:
-        found[f"kind {info.kind}"] = str(find_kind(info.kind).version)
+        version = find_kind(info.kind).version
+        check_whole(version, f"version of the kind {info.kind!r}")
+        found[f"kind {info.kind}"] = str(version)
     return found
 
 
