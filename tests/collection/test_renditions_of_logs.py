@@ -85,7 +85,7 @@ async def test_a_copy_of_an_empty_rendition_reads_the_source(tmp_path: Path) -> 
     lake = await lake_of(tmp_path)
     await lake.renditions.create(RenditionSpec(name="c2", shards=2, copy=True), of="c")
     write_numbers(tmp_path / "in" / "1.jsonl", 1)
-    bound = await lake.sources.get_binding("c2", "1.jsonl", 0)
+    bound = await lake.sources.get_binding("c", "1.jsonl", 0)
 
     await run_once(await lake.sources.ingester("c2"))
     await ingest(lake, "c")
