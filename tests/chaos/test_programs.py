@@ -73,7 +73,7 @@ def refused(one: Ingest) -> None:
     said = "".join(one.said)
     assert "this process would decide other rows" in said
     assert "tidelog rendition create" in said
-    assert one.ticks == []
+    assert sum(tick["rows"] for tick in one.ticks) == 0  # It may finish a binding without rows.
 
 
 async def contents(url: str) -> list[int]:
