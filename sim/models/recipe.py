@@ -82,7 +82,7 @@ class Agent(NamedTuple):
     looked: int = -1
     has_change: bool = False
     proposal: Bound | None = None
-    interval: tuple[int, int] = (0, 0)  # Of the binding that it computed, with its rows.
+    interval: tuple[int, int] = (0, 0)  # The times of the computed binding, with its rows.
     rows: tuple[Delta, ...] = ()
 
 

@@ -285,10 +285,10 @@ def inspect(
 ) -> None:
     """Show the batches, holds and objects of collections and shards.
 
-    Without names, the command shows all of them, and the commands that were begun and not ended
-    with the call that ends each. It counts each object once: live (the state names
-    it), gone (a merge replaced it), young (no state names it yet), dead (no state will ever name
-    it: tidelog collect --sweep) or other.
+    Without names, the command shows all of them. Then it lists the commands that were begun and not
+    ended, each with its remedy. It counts each object once: live (the state names it), gone (a
+    merge replaced it), young (no state names it yet), dead (no state will ever name it: tidelog
+    collect --sweep) or other.
     """
     wait = interval_us(context, interval, follow=follow)
     shown = 0

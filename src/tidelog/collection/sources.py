@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-from msgspec import UNSET
 
 from tidelog.collection.altering import altered_source, check_columns_of_kind, check_no_values
 from tidelog.collection.catalog.catalog import (
@@ -399,7 +398,7 @@ class Sources:
     def _copied(self, catalog: Catalog, info: SourceInfo) -> CopiedShards | None:
         """Return the shards that a source's rendition copies, or has copied, unless dropped."""
         rendition = catalog.renditions[info.rendition]
-        former = None if rendition.copies is UNSET else catalog.copied_by(rendition)
+        former = catalog.copied_by(rendition)
         if former is None:
             return None
         return CopiedShards(

@@ -1,9 +1,9 @@
 """The commands that a location shows to be begun and not ended, and the calls that end them.
 
-A command is a sequence of durable steps. If its process dies, the steps so far show which command
-it was: a rendition that is being dropped, a hold that a handover made, a cursor of a dropped
-source, a table whose shards are not registered, a dropped shard that is not final yet. A command
-that still runs looks the same, and a second call of it does no harm.
+A command is a sequence of durable steps. If its process dies, these steps show the command: a
+begun drop of a rendition, a hold of a handover, a cursor of a dropped source, a table whose shards
+are not registered, or a dropped shard that is not final yet. A command that still runs looks the
+same, and a second call of it does no harm.
 Source: storage, "Controller"; design page 6, "Controller".
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.collection.catalog.catalog import Catalog, RenditionInfo
+from tidelog.collection.table.direct import DIRECT
 from tidelog.persist.states.state import State
 
 COLLECT: Final = "tidelog collect"
@@ -22,7 +23,7 @@ HANDOVER_HOLD: Final = "handover-"  # Before a time: keeps it readable until the
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedCommand:
-    """A command that was begun: what it left, and the ``remedy``, the command that ends it."""
+    """The steps that a begun command has ``left``, and the ``remedy``: the command that ends it."""
 
     left: str
     remedy: str
@@ -40,7 +41,7 @@ def shards_to_look_at(catalog: Catalog) -> list[str]:
     of_tables = [
         shard
         for table in catalog.tables.values()
-        if table.mode == "wal"
+        if table.mode != DIRECT
         for shard in catalog.renditions[table.rendition].shards
     ]
     return [*dict.fromkeys(several), *of_tables, *sorted(catalog.dropped)]

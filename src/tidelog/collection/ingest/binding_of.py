@@ -2,7 +2,7 @@
 
 Ingesters mint centrally: each tick proposes one binding for all that the source has. A program that
 reads the source itself can instead ask for the time of one address, before the ingester has seen
-it. Both ways propose to the same remap shard, and obey what is stored there. So the program and all
+it. Both ways propose to the same remap shard, and obey the stored binding. So the program and all
 ingesters agree on the time.
 Source: persist, "Centralized Timestamp Minter" and "Distributed Minting" (`GetBinding`).
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog.collection.ingest.ingest import TRIES_MAX, Ingester
-from tidelog.collection.source.binding import FileRange, bindings_in
+from tidelog.collection.source.binding import FileRange
 from tidelog.errors import (
     AsOfBeforeSince,
     ContentionError,
@@ -21,7 +21,6 @@ from tidelog.errors import (
     SchemaEvolved,
     UsageError,
 )
-from tidelog.persist.read.reader import parts_between
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +98,7 @@ async def _recorded(ingester: Ingester, path: str, address: int) -> BoundAddress
             f"the source {ingester.info.name!r} has forgotten the time of the address {address} of "
             f"{path!r}, because it does not keep its bindings"
         )
-    lower = since + 1 if since else 0
-    parts = parts_between(state, lower - 1, upper - 1)
-    rows = await ingester.remap.reader.read(parts, ingester.remap_schema_of(state))
-    for binding in bindings_in(rows, lower, upper, ingester.source.range_type):
+    for binding in await ingester.recorded(upper):
         for one in binding.ranges:
             if one.path != path or not one.start <= address < one.limit:
                 continue

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
 
 import msgspec
 import pyarrow as pa
@@ -25,7 +23,8 @@ from tidelog.collection.ingest.engine import (
     write_skipped,
 )
 from tidelog.collection.ingest.ingest import TRIES_MAX, Ingester
-from tidelog.collection.source.binding import Binding, SourceProgress, bindings_in
+from tidelog.collection.ingest.source_shards import has_same_sum
+from tidelog.collection.source.binding import Binding, SourceProgress
 from tidelog.core.frontier import Frontier
 from tidelog.errors import (
     ContentionError,
@@ -40,8 +39,6 @@ from tidelog.persist.format.schema import TIME, ShardSchema
 from tidelog.persist.format.updates import consolidate
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.reader import parts_between
-from tidelog.persist.states.transition import difference
-from tidelog.rowhash import RowSum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +60,7 @@ class SourceCheck:
         first such interval, in time order: ``_diff`` is 1 for an inserted row that only the check
         computed, and -1 for one that only the collection has. ``differing_errors`` has the bad
         rows, in the same way.
-    Units: times are in milliseconds; ``bindings`` and ``rows`` count what was computed again.
+    Units: times are in milliseconds; ``bindings`` and ``rows`` count the computed ones.
     """
 
     lower: int
@@ -150,13 +147,8 @@ class _Checker:
 
     async def bindings(self, since: int | None, until: int | None) -> AsyncIterator[Binding]:
         """Yield the committed bindings of these times whose rows and progress are distinct."""
-        ingester, floor = self.ingester, self.floor
-        state, upper = ingester.remap.state, ingester.upper.time
-        # Merges of the remap shard end with a binding, so the next one begins here.
-        lower = state.since_frontier.time + 1 if state.since_frontier.time else 0
-        parts = parts_between(state, lower - 1, upper - 1)
-        rows = await ingester.remap.reader.read(parts, ingester.remap_schema_of(state))
-        for binding in bindings_in(rows, lower, upper, ingester.source.range_type):
+        floor = self.floor
+        for binding in await self.ingester.recorded(self.ingester.upper.time):
             if until is not None and binding.lower > until:
                 return
             is_distinct = not floor or binding.lower > floor
@@ -222,8 +214,7 @@ class _Checker:
 
     async def _compute(self, binding: Binding, progress: SourceProgress) -> TickParts:
         ingester = self.ingester
-        newest = len(ingester.rendition.schemas) - 1
-        job = ingester.job_of(binding, progress, schema_id=newest)
+        job = ingester.job_of(binding, progress, schema_id=self.schema.newest_id)
         computed = nothing_computed(len(ingester.outputs))
         if job.ranges:
             computed = await compute_carefully(ingester.engine, job, ingester.source)
@@ -272,10 +263,8 @@ class _Checker:
         """Return True if a known sum proves that a shard has the computed updates."""
         if self.ingester.is_altered:
             return False  # A sum of fewer columns is another one.
-        ours = reduce(add, (part.t for part in parts), RowSum.zero())
-        return ours == difference(
-            shard.state, Frontier.at(binding.lower), Frontier.at(binding.upper)
-        )
+        lower, upper = Frontier.at(binding.lower), Frontier.at(binding.upper)
+        return has_same_sum(shard, parts, lower, upper) is True
 
     async def _delete(self, computed: TickParts) -> None:
         """Delete the computed parts. A process that dies before leaves them to the sweeper."""

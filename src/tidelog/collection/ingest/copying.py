@@ -314,7 +314,7 @@ class Gathering:
                     await self._write()
 
     async def finish(self) -> list[list[Part]]:
-        """Write what is left; return the parts of each shard."""
+        """Write the last rows; return the parts of each shard."""
         await self._write()
         return self.written
 

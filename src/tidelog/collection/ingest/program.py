@@ -108,8 +108,8 @@ def check_program(info: SourceInfo) -> None:
         if ours != theirs:
             raise ProgramDiffers(
                 f"this process would decide other rows of {info.name!r} than the one that created "
-                f"its rendition ({name}: {ours} here, {theirs} there): ingest it with the same "
-                "versions as before; or create a rendition with 'tidelog rendition create', ingest "
+                f"its rendition ({name}: {ours} here, {theirs} there). Ingest it with the same "
+                "versions as before. Or create a rendition with 'tidelog rendition create', ingest "
                 "that one, and hand over to it with 'tidelog collection handover'"
             )
 

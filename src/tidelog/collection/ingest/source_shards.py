@@ -13,9 +13,11 @@ Source: storage, "The recipe"; design page 6, "The recipe, as it runs".
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 from typing import Final
 
 import pyarrow as pa
@@ -38,6 +40,7 @@ from tidelog.collection.source.binding import (
     Binding,
     SourceProgress,
     Taken,
+    bindings_in,
     next_binding,
     plan_updates,
     progress_at,
@@ -404,6 +407,16 @@ class SourceShards:
             lambda: next_binding(tables, lower, reached, self.source.range_type)
         )
 
+    async def recorded(self, upper: int) -> Iterator[Binding]:
+        """Return the recorded bindings before ``upper`` that merges have kept distinct."""
+        # Merges of the remap shard end with a binding, so the next one begins here.
+        state = self.remap.state
+        since = state.since_frontier.time
+        lower = since + 1 if since else 0
+        parts = parts_between(state, lower - 1, upper - 1)
+        tables = await self.remap.reader.read(parts, self.remap_schema_of(state))
+        return bindings_in(tables, lower, upper, self.source.range_type)
+
 
 async def evolve_to(shard: Shard, schemas: Sequence[ShardSchema]) -> None:
     """Give a shard the last of ``schemas``, one after another; a new shard begins with the first.
@@ -441,13 +454,8 @@ def same_as_theirs(shard: Shard, parts: Sequence[Part], lower: Frontier, upper: 
     Raises:
         DataDiffers: the other ingester committed different data.
     """
-    theirs = difference(shard.state, lower, upper)
-    if theirs is None:
-        return False
-    ours = RowSum.zero()
-    for part in parts:
-        ours = ours + part.t
-    if ours != theirs:
+    is_same = has_same_sum(shard, parts, lower, upper)
+    if is_same is False:
         raise DataDiffers(
             "another ingester of this source computed different rows for the same times: stop "
             "both, and find the right one with 'tidelog source check'; if wrong rows are stored, "
@@ -456,7 +464,15 @@ def same_as_theirs(shard: Shard, parts: Sequence[Part], lower: Frontier, upper: 
             lower=lower,
             upper=upper,
         )
-    return True
+    return is_same is True
+
+
+def has_same_sum(
+    shard: Shard, parts: Sequence[Part], lower: Frontier, upper: Frontier
+) -> bool | None:
+    """Compare parts with the updates of a shard by their sums; None if the state has no sum now."""
+    theirs = difference(shard.state, lower, upper)
+    return None if theirs is None else theirs == reduce(add, (p.t for p in parts), RowSum.zero())
 
 
 EVERY: Final = 64  # About how many objects of the remap shard a restart reads, at most.
