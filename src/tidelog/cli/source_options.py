@@ -51,10 +51,11 @@ Settings = Annotated[
 Format = Annotated[
     str | None,
     typer.Option(
-        metavar="json|json-array|csv|parquet|rows",
+        metavar="json|json-array|csv|parquet|text|rows",
         help="json (the default) is JSON lines, or json-array if the first file is one; csv: "
-        "see docs/guides/ingest-csv.md. For sources other than files: json or csv decodes the text "
-        "in their column 'body'; rows (the default) keeps their columns.",
+        "see docs/guides/ingest-csv.md; text makes a row of each line. For sources other than "
+        "files: json, csv or text decodes the text in their column 'body'; rows (the default) "
+        "keeps their columns.",
     ),
 ]
 ENVELOPE = typer.Option(

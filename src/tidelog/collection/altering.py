@@ -16,6 +16,7 @@ import pyarrow as pa
 from tidelog.collection.catalog.catalog import RenditionInfo, SourceInfo
 from tidelog.collection.collection import Collection
 from tidelog.collection.formats.json.texts import check_json_name
+from tidelog.collection.formats.text import TEXT_FORMAT
 from tidelog.collection.source.kind import ROWS, told
 from tidelog.collection.source.kinds import open_kind
 from tidelog.collection.table.alteration import Alteration
@@ -38,6 +39,11 @@ def altered_source(
     """
     if change.is_made_in(rendition):
         return rendition
+    if change.add.names and source.format == TEXT_FORMAT:
+        raise UsageError(
+            f"the source {source.name!r} reads text, so it has one column: to decode the lines, "
+            "create another source"
+        )
     if change.add.names and source.format == "csv" and not source.csv.has_header:
         raise UsageError(
             f"the csv of the source {source.name!r} has no header, so a new column has no place in "

@@ -13,6 +13,7 @@ from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
 from tidelog.collection.formats.json.texts import check_json_name
 from tidelog.collection.formats.lines import CsvDialect
 from tidelog.collection.formats.names import spelled_once
+from tidelog.collection.formats.text import TEXT_COLUMNS, TEXT_FORMAT, check_text_columns
 from tidelog.collection.formats.times import check_time_type
 from tidelog.collection.formats.types import parse_schema
 from tidelog.collection.ingest.program import program_of
@@ -146,6 +147,8 @@ async def _columns_of(
         raise UsageError(
             f"a source of the kind {kind.name!r} has no text to decode: remove format="
         )
+    if spec.read_as == TEXT_FORMAT:
+        return CsvDialect(), TEXT_COLUMNS if given is None else given
     is_csv = spec.read_as == "csv"
     if given is not None and not is_csv:
         return CsvDialect(), given
@@ -171,6 +174,8 @@ async def _inferred(
     info: SourceInfo, spec: SourceSpec, given: pa.Schema | None, *, clock: Clock, own: str
 ) -> tuple[SourceInfo, pa.Schema]:
     """Return the source with its inferred csv dialect or json format, and the schema."""
+    if given is None and info.format == TEXT_FORMAT:
+        return info, TEXT_COLUMNS
     if given is not None and info.format != "csv":
         return info, given
     store = open_store(info.url, clock=clock)
@@ -205,6 +210,8 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
     Raises:
         UsageError: a column that the spec names is missing, or has an unsuitable type.
     """
+    if spec.read_as == TEXT_FORMAT:
+        check_text_columns(given)
     known = joined_names(given.names)
     for option, columns in (("key=", spec.key), ("time_column=", (spec.time_column,))):
         for column in columns:

@@ -14,6 +14,7 @@ from tidelog.collection.catalog.catalog import FILES
 from tidelog.collection.catalog.retention import parse_retention_ms
 from tidelog.collection.formats.csv.guess import CsvOptions, check_csv
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
+from tidelog.collection.formats.text import TEXT_FORMAT
 from tidelog.collection.formats.times import UNITS, parse_duration_ms
 from tidelog.collection.source.kind import ROWS
 from tidelog.core.arguments import check_kind, check_whole, quoted
@@ -21,8 +22,8 @@ from tidelog.core.ids import check_name
 from tidelog.errors import UsageError
 from tidelog.store.urls import secrets_in
 
-FORMATS = ("json", ARRAY_FORMAT, "csv", "parquet")
-FORMATS_OF_KINDS = (ROWS, "json", "csv")
+FORMATS = ("json", ARRAY_FORMAT, "csv", "parquet", TEXT_FORMAT)
+FORMATS_OF_KINDS = (ROWS, "json", "csv", TEXT_FORMAT)
 ENVELOPES = ("none", "upsert")
 SHARDS_MAX = 256
 _GUESSED = CsvOptions()
@@ -150,8 +151,24 @@ class SourceSpec:
                 "delimiter=, quote=, null=, date_format=, timestamp_format=, header= and "
                 "multiline= need format='csv': add it, or remove them"
             )
+        if self.read_as == TEXT_FORMAT:
+            self._check_text()
         if not 1 <= self.shards <= SHARDS_MAX:
             raise UsageError(f"shards= must be from 1 to {SHARDS_MAX}", given=self.shards)
+
+    def _check_text(self) -> None:
+        options = {
+            "envelope": self.envelope != "none",
+            "time_column": self.time_column is not None,
+            "evolve": self.evolve,
+            "ignore_case": self.ignore_case,
+        }
+        given = [name for name, is_given in options.items() if is_given]
+        if given:
+            raise UsageError(
+                "format='text' makes a row of each line, with one column, so it has no "
+                f"{' and no '.join(given)}: remove {' and '.join(f'{one}=' for one in given)}"
+            )
 
     def _check_secrets(self) -> None:
         """Check that no URL has credentials: the catalog stores it, and readers would see them."""

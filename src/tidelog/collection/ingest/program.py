@@ -26,6 +26,7 @@ from tidelog.collection.catalog.catalog import FILES, SourceInfo
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
 from tidelog.collection.formats.parquet import footer_bytes, pack_range
 from tidelog.collection.formats.records import OFFSET
+from tidelog.collection.formats.text import TEXT_COLUMNS, TEXT_FORMAT
 from tidelog.collection.ingest.compute import (
     Feedback,
     Job,
@@ -90,6 +91,9 @@ _JSON: Final = r"""
 [1, 2]
 {"id": 1, "name": "changed", "id": 1, "price": 2.5, "at": "2023-11-14T22:13:20.5"}
 """.lstrip().encode()  # noqa: E501 - a record is one line
+_TEXT: Final = (
+    b"\xef\xbb\xbffirst\n two words \r\n\n\t\nZ\xc3\xbcrich\nno \xff text\nlast\x00, without end"
+)
 _NAME: Final = "sample"
 _MARK: Final = b"PAR1"
 
@@ -135,17 +139,18 @@ def program_of(info: SourceInfo) -> dict[str, str]:
 @lru_cache(maxsize=32)
 def _digest(format: str, *, upsert: bool, timed: bool) -> str:
     """Return a digest of the updates of a sample, and of the places of its bad records."""
-    schema = shard_schema(pa.schema(_TYPES), key=["id"] if upsert else [])
+    columns = TEXT_COLUMNS if format == TEXT_FORMAT else pa.schema(_TYPES)
+    schema = shard_schema(columns, key=["id"] if upsert else [])
     job = _job(format, schema, upsert=upsert, timed=timed)
     shaped = shape_messages(_sample(format), job.ranges[0], 0, job)
     updates = updates_of(shaped.messages, job.shards[0], Feedback(), job).rows
     buckets = buckets_of(updates, schema, _SHARDS)
     bad = error_updates(shaped.errors, job).column("offset").to_pylist()
-    columns = [updates.column(name) for name in schema.names]
+    values = [updates.column(name) for name in schema.names]
     times, diffs = (updates.column(name).to_numpy() for name in updates.column_names[-2:])
     found = xxhash.xxh3_64()
     for shard in range(_SHARDS):
-        _, timed_sum = sums_of_rows(columns, times, diffs * (buckets == shard))
+        _, timed_sum = sums_of_rows(values, times, diffs * (buckets == shard))
         found.update(timed_sum.to_bytes())
     found.update(str(bad).encode())
     return found.hexdigest()
@@ -180,6 +185,8 @@ def _sample(format: str) -> bytes | pa.Table:
     """Return the sample as a source of a format reads it."""
     if format == "csv":
         return _CSV
+    if format == TEXT_FORMAT:
+        return _TEXT
     if format == "parquet":
         sink = pa.BufferOutputStream()
         pq.write_table(_table(), sink)

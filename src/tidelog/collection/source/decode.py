@@ -41,6 +41,7 @@ from tidelog.collection.formats.records import (
     shown,
     texts_of,
 )
+from tidelog.collection.formats.text import TEXT_FORMAT, decode_text
 from tidelog.collection.formats.types import sql_type_of
 from tidelog.collection.source.binding import AddressRange, FileRange
 from tidelog.collection.source.kind import BODY, ROWS
@@ -269,6 +270,8 @@ def _decode(
         )
     elif format == "csv":
         records = decode_csv(data, wanted, base=found.start, header=found.header, dialect=dialect)
+    elif format == TEXT_FORMAT:
+        records = decode_text(data, wanted, base=found.start)
     elif format == "parquet":
         records = decode_parquet(
             data, wanted, low=found.start, high=found.limit, folds_case=dialect.folds_case

@@ -29,6 +29,7 @@ from tidelog.collection.formats.lines import WHITE, Bools, CsvDialect, Int64s, r
 from tidelog.collection.formats.names import match_names, twin_of
 from tidelog.collection.formats.parquet import group_span, group_starts, groups_between, pack_range
 from tidelog.collection.formats.records import OFFSET
+from tidelog.collection.formats.text import TEXT_FORMAT
 from tidelog.collection.formats.times import times_of
 from tidelog.collection.source.binding import ANY_TIME, FileRange, sum_blocks, sum_of, sum_of_rest
 from tidelog.collection.source.decode import (
@@ -295,7 +296,7 @@ def has_record_end(
 def _stands_alone(line: bytes, format: str) -> bool:
     """Return True if a last line without a line end is whole: a complete json object is."""
     try:
-        return format != "csv" and isinstance(json.loads(line), dict)
+        return format not in ("csv", TEXT_FORMAT) and isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
         return False
 
