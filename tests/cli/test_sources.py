@@ -41,17 +41,42 @@ def test_a_log_is_a_source_by_its_name(cli: Cli) -> None:
     assert [name.rpartition("_o")[0] for name in held] == ["source_fields", "source_raw"]
 
 
+def test_a_collection_is_a_source_by_its_name(cli: Cli, tmp_path: Path) -> None:
+    """The lines of files are a raw collection, and another source decodes them."""
+    (tmp_path / "1.log").write_text('{"id": 1}\nx\n')
+    cli.done("source", "create", "raw", "--files", f"{tmp_path}/*.log", "--format", "text")
+    options = ("--collection", "raw", "--format", "json", "--schema", "id bigint")
+    cli.done("source", "create", "fields", *options, "--column", "line")
+    cli.done("source", "create", "same", "--collection", "raw")
+    cli.ingest("raw")
+
+    assert cli.ingest("fields", "--json").object["rows"] == 1
+    assert cli.ingest("same", "--json").object["rows"] == 2
+    assert [row["id"] for row in cli.done("read", "fields", "--json").objects] == [1]
+    (error,) = cli.done("read", "fields_errors", "--json").objects
+    assert (error["file"], error["text"]) == ("raw", "x")
+    found = cli.done("source", "describe", "fields", "--json").object
+    assert (found["kind"], found["settings"]["column"]) == ("collection", "line")
+    assert list(cli.done("source", "status", "fields", "--json").object["reached"]) == ["raw"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "the source has no data to read: pass --files, --log, --generator or --kind"),
+        (("--collection", "raw", "--log", "l"), "--log and --collection exclude each other"),
+        (("--collection", "s"), "would read its own rows"),
+        (("--collection", "raw", "--column", "v"), "--column names the text to decode"),
+        (("--collection", "raw", "--evolve"), "has no evolve: remove --evolve"),
+        (("--log", "l", "--column", "v"), "--column names a column of --collection"),
+        (("--collection", "raw"), "no location exists"),
+        ((), "no data to read: pass --files, --log, --generator, --collection or --kind"),
         (("--files", "x", "--log", "y"), "--files and --log exclude each other"),
         (("--generator", "counter", "--set", "rows"), "--set 'rows': write NAME=VALUE"),
         (("--generator", "counter", "--set", "a=1", "--set", "a=2"), "each name once"),
         (("--generator", "dice"), "--generator must be one of counter, key-value, not 'dice'"),
         (
             ("--generator", "counter", "--format", "parquet"),
-            "must be one of rows, json, csv, not 'parquet'",
+            "must be one of rows, json, csv, text, not 'parquet'",
         ),
         (("--generator", "counter", "--format", "json"), "has no text to decode"),
         (("--generator", "counter", "--delimiter", ";"), "need --format csv"),

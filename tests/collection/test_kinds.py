@@ -190,11 +190,11 @@ async def test_columns_are_inferred_from_texts() -> None:
     [
         (
             {"kind": "shelves"},
-            "no kind of source named 'shelves'; existing kinds: files, generator",
+            "no kind of source named 'shelves'; existing kinds: collection, files, generator",
         ),
         ({"settings": {"deep": "1"}}, r"settings\['deep'\] is not a setting .* its settings: wide"),
         ({"schema": "k bigint, x int"}, "has 'x', which is not a column .* k, at, gone, body"),
-        ({"format": "parquet"}, "must be one of rows, json, csv, not 'parquet'"),
+        ({"format": "parquet"}, "must be one of rows, json, csv, text, not 'parquet'"),
         ({"format": "csv", "csv": CsvOptions(header=True)}, "have no header"),
         ({"format": "csv"}, "pass schema="),
         ({"files": "x/*.jsonl"}, "pass files= or kind=, not both"),

@@ -53,6 +53,8 @@ def create(
     files: options.Files = None,
     log: options.Log = None,
     generator: options.Generator = None,
+    collection: options.Collection = None,
+    column: options.TextColumn = None,
     kind: options.Kind = None,
     setting: options.Settings = None,
     format: options.Format = None,
@@ -78,13 +80,12 @@ def create(
     keep_bindings: options.KeepBindings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a source and its collection, and show their columns.
-
-    The command creates the location if that does not exist.
-    """
+    """Create a source and its collection, show their columns, and create a missing location."""
     from tidelog.collection.spec_types import SourceSpec
 
-    read, settings = options.what_is_read(files, log, generator, kind, setting)
+    read, settings = options.what_is_read(
+        files, log, generator, kind, setting, collection=collection, column=column
+    )
     spec = SourceSpec(
         name=name,
         files=tuple(files or ()),
@@ -263,6 +264,12 @@ async def _create(url: str, spec: SourceSpec) -> tuple[SourceFacts, list[str]]:
     from tidelog.core.clock import SystemClock
     from tidelog.location import open_location
 
+    if spec.kind == "collection":
+        spec.check()
+        location = await open_location(url)
+        info = await location.sources.create(spec)
+        _, rendition = await location.sources.find(spec.name)
+        return describe_source(location, info, rendition), []
     # Check the source before the location is created, so that a mistake creates nothing.
     resolved = await resolve_spec(spec, location_url=url, clock=SystemClock())
     location = await open_location(url, create=True)

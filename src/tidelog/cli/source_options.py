@@ -36,6 +36,24 @@ Generator = Annotated[
         "them (docs/guides/sources.md).",
     ),
 ]
+Collection = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Instead of files: another collection of this location. --format decodes a column "
+        "of text in it; without --format, its rows stay as they are "
+        "(docs/guides/raw-collections.md).",
+    ),
+]
+TextColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--column",
+        metavar="COLUMN",
+        help="With --collection and --format: the column to decode; by default the only one of "
+        "text or bytes.",
+    ),
+]
 Kind = Annotated[
     str | None,
     typer.Option(metavar="KIND", help="Instead of files: a kind of source from another package."),
@@ -140,19 +158,29 @@ def what_is_read(
     generator: str | None,
     kind: str | None,
     settings: list[str] | None,
+    *,
+    collection: str | None = None,
+    column: str | None = None,
 ) -> tuple[str, Mapping[str, str]]:
     """Return the kind of a source and its settings, from the options.
 
     Raises:
         UsageError: the options name no kind or several kinds, or a setting is not NAME=VALUE.
     """
-    given = {"--files": files or None, "--log": log, "--generator": generator, "--kind": kind}
+    given = {
+        "--files": files or None,
+        "--log": log,
+        "--generator": generator,
+        "--collection": collection,
+        "--kind": kind,
+    }
     named = [option for option, value in given.items() if value is not None]
     if len(named) > 1:
         raise UsageError(f"{' and '.join(named)} exclude each other: a source reads one of them")
     if not named:
         raise UsageError(
-            "the source has no data to read: pass --files, --log, --generator or --kind"
+            "the source has no data to read: pass --files, --log, --generator, --collection "
+            "or --kind"
         )
     found: dict[str, str] = {}
     for setting in settings or ():
@@ -160,6 +188,11 @@ def what_is_read(
         if not mark or not name or name in found:
             raise UsageError(f"--set {setting!r}: write NAME=VALUE, and each name once")
         found[name] = value
+    if column is not None and collection is None:
+        raise UsageError("--column names a column of --collection: pass that, or remove --column")
+    if collection is not None:
+        chosen = {} if column is None else {"column": column}
+        return "collection", {**found, **chosen, "collection": collection}
     if log is not None:
         return "log", {**found, "log": log}
     if generator is not None:

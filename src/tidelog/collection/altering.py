@@ -13,7 +13,7 @@ from contextlib import aclosing
 
 import pyarrow as pa
 
-from tidelog.collection.catalog.catalog import RenditionInfo, SourceInfo
+from tidelog.collection.catalog.catalog import COLLECTION, RenditionInfo, SourceInfo
 from tidelog.collection.collection import Collection
 from tidelog.collection.formats.json.texts import check_json_name
 from tidelog.collection.formats.text import TEXT_FORMAT
@@ -39,6 +39,11 @@ def altered_source(
     """
     if change.is_made_in(rendition):
         return rendition
+    if source.kind == COLLECTION:
+        raise UsageError(
+            f"the source {source.name!r} reads another collection, so its columns stay: create "
+            "another source, or a rendition with 'tidelog rendition create'"
+        )
     if change.add.names and source.format == TEXT_FORMAT:
         raise UsageError(
             f"the source {source.name!r} reads text, so it has one column: to decode the lines, "

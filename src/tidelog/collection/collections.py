@@ -10,7 +10,12 @@ import builtins
 from copy import copy
 from dataclasses import dataclass
 
-from tidelog.collection.catalog.catalog import ERRORS_SUFFIX, Catalog, RenditionInfo
+from tidelog.collection.catalog.catalog import (
+    COLLECTION,
+    ERRORS_SUFFIX,
+    Catalog,
+    RenditionInfo,
+)
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.catalog.retention import move_history
 from tidelog.collection.collection import Collection
@@ -124,7 +129,11 @@ class Collections:
         former: Collection | None,
     ) -> Collection:
         table = catalog.tables.get(name)
-        appended = {s.rendition for s in catalog.sources.values() if s.envelope == "none"}
+        appended = {
+            source.rendition
+            for source in catalog.sources.values()
+            if source.envelope == "none" and source.kind != COLLECTION
+        }
         return Collection(
             name=name,
             rendition=rendition,

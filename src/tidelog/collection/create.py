@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Protocol
 
 import msgspec
 import pyarrow as pa
 
-from tidelog.collection.catalog.catalog import FILES, CollectionInfo, RenditionInfo, SourceInfo
+from tidelog.collection.catalog.catalog import (
+    COLLECTION,
+    FILES,
+    CollectionInfo,
+    RenditionInfo,
+    SourceInfo,
+)
+from tidelog.collection.collections import Collections
 from tidelog.collection.formats.csv.guess import guess_csv
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
 from tidelog.collection.formats.json.texts import check_json_name
@@ -27,25 +35,48 @@ from tidelog.collection.source.infer import (
     no_files,
     sample_schema,
 )
-from tidelog.collection.source.kind import BODY, ROWS, SourceKind, told
+from tidelog.collection.source.kind import BODY, ROWS, told
 from tidelog.collection.source.kinds import open_kind
 from tidelog.collection.spec_types import SourceSpec
+from tidelog.collection.upstream import NewFollowed
 from tidelog.core.arguments import joined_names
 from tidelog.core.clock import Clock
 from tidelog.core.ids import new_rendition_id, new_shard_id, new_source_id
-from tidelog.errors import UsageError
+from tidelog.errors import InvariantError, UsageError
 from tidelog.persist.format.schema import ShardSchema, differ_by_case, shard_schema
 from tidelog.store.port import Store
 from tidelog.store.urls import open_store, real_root, split_globs
 from tidelog.store.wrapping import split_wrapping
 
 
+class Described(Protocol):
+    """The input of a new source of another kind than files."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of its kind."""
+        ...
+
+    async def columns(self) -> pa.Schema:
+        """Return the columns of its rows."""
+        ...
+
+    async def sample(self) -> list[bytes]:
+        """Return some texts of the column `BODY`."""
+        ...
+
+
 async def resolve_spec(
-    spec: SourceSpec, *, location_url: str, clock: Clock, store: Store | None = None
+    spec: SourceSpec,
+    *,
+    location_url: str,
+    clock: Clock,
+    store: Store | None = None,
+    collections: Collections | None = None,
 ) -> tuple[CollectionInfo, RenditionInfo, SourceInfo]:
     """Check a spec against its data, infer the format and schema if not given, and choose ids.
 
-    ``store`` is the location's, if it is open already.
+    ``store`` is the location's, if it is open already, and ``collections`` are its collections.
 
     Raises:
         UsageError: no file matches and no schema is given. Or a column is missing, or has the wrong
@@ -60,6 +91,13 @@ async def resolve_spec(
     if info.kind == FILES:
         own = real_root(location_url)
         info, found = await _inferred(info, spec, given, clock=clock, own=own)
+    elif info.kind == COLLECTION:
+        if collections is None:
+            raise InvariantError("the location of a source of a collection must be open")
+        upstream = NewFollowed(collections=collections, info=info)
+        await upstream.open()
+        dialect, found = await _columns_of(upstream, spec, given)
+        info = msgspec.structs.replace(info, settings=dict(await upstream.settle()), csv=dialect)
     else:
         store = open_store(location_url, clock=clock) if store is None else store
         kind = open_kind(info, store=store, clock=clock)
@@ -127,7 +165,7 @@ def _info_of(spec: SourceSpec, *, location_url: str, clock: Clock) -> SourceInfo
 
 
 async def _columns_of(
-    kind: SourceKind, spec: SourceSpec, given: pa.Schema | None
+    kind: Described, spec: SourceSpec, given: pa.Schema | None
 ) -> tuple[CsvDialect, pa.Schema]:
     """Return the csv dialect and the columns of a source of another kind than files.
 
@@ -135,7 +173,7 @@ async def _columns_of(
         UsageError: the source lacks a column, or has no data to infer columns from.
     """
     own = await kind.columns()
-    if kind.opening.info.format == ROWS:
+    if spec.read_as == ROWS:
         unknown = [] if given is None else [n for n in given.names if n not in own.names]
         if unknown:
             raise UsageError(

@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tidelog.collection.catalog.catalog import Catalog, SourceInfo, is_gone
+from tidelog.collection.catalog.catalog import COLLECTION, Catalog, SourceInfo, is_gone
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.catalog.lost import is_of_source
 from tidelog.collection.catalog.retention import move_history
+from tidelog.collection.collections import Collections
 from tidelog.collection.hold_all import move_ingest_hold
 from tidelog.collection.ingest.expiry import expiries_of
 from tidelog.collection.ingest.health import STATUS, health_path
@@ -27,6 +28,7 @@ from tidelog.collection.unfinished import (
     shards_to_look_at,
     unfinished_commands,
 )
+from tidelog.collection.upstream import release_upstream
 from tidelog.consensus.port import Consensus
 from tidelog.core.clock import Clock
 from tidelog.core.frontier import Frontier, meet
@@ -282,9 +284,23 @@ class Maintenance:
             LocationError: a store failed; call again.
         """
         for one in dropped:
-            if await release_source(one.source, store=self.store, clock=self.clock):
+            if one.source.kind == COLLECTION:
+                await release_upstream(one.source, self._collections)
                 await self.controller.released(one.source.id)
                 yield one
+            elif await release_source(one.source, store=self.store, clock=self.clock):
+                await self.controller.released(one.source.id)
+                yield one
+
+    @property
+    def _collections(self) -> Collections:
+        return Collections(
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            controller=self.controller,
+            transactions=self.tables,
+        )
 
     async def release_all(self, name: str) -> bool:
         """Release all holds of the dropped sources of a name; return True if there were any.

@@ -36,8 +36,8 @@ from tidelog.collection.hold_all import drop_hold, place_hold
 from tidelog.collection.ingest.copying import CopiedShards, copy_hold, is_of_copy
 from tidelog.collection.maintenance import Maintenance
 from tidelog.collection.rendition_spec import RenditionSpec, resolve_rendition
-from tidelog.collection.source.kinds import open_source
 from tidelog.collection.unfinished import HANDOVER_HOLD
+from tidelog.collection.upstream import open_any
 from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock
@@ -136,7 +136,13 @@ class Renditions:
             copied = self._copied(info, rendition, active.rendition)
             await copied.refresh()
             await copied.keep(self._shard(rendition.remap))
-        source = open_source(info, rendition.data_schema, store=self.store, clock=self.clock)
+        source = open_any(
+            info,
+            rendition.data_schema,
+            store=self.store,
+            clock=self.clock,
+            collections=self.collections,
+        )
         await source.hold({}, make=True)
         return await self.describe(spec.name)
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tidelog.collection.altering import altered_source, check_columns_of_kind, check_no_values
 from tidelog.collection.catalog.catalog import (
+    COLLECTION,
     Catalog,
     CollectionInfo,
     RenditionInfo,
@@ -23,6 +24,7 @@ from tidelog.collection.catalog.catalog import (
 )
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.collection import Collection
+from tidelog.collection.collections import Collections
 from tidelog.collection.create import resolve_spec
 from tidelog.collection.formats.times import When, parse_time
 from tidelog.collection.ingest.all_sources import AllSources, ignore
@@ -38,9 +40,9 @@ from tidelog.collection.ingest.status import SourceStatus, source_status
 from tidelog.collection.ingest.summary import RunProgress, Summary
 from tidelog.collection.ingest.turns import Turns
 from tidelog.collection.maintenance import Maintenance
-from tidelog.collection.source.kinds import open_source
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.collection.table.alteration import Alteration
+from tidelog.collection.upstream import open_any
 from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind, check_whole
 from tidelog.core.clock import Clock
@@ -73,7 +75,11 @@ class Sources:
         check_kind(spec, SourceSpec, "the spec of a source must be a tidelog.SourceSpec")
         spec.check()
         resolved = await resolve_spec(
-            spec, location_url=self.url, clock=self.clock, store=self.store
+            spec,
+            location_url=self.url,
+            clock=self.clock,
+            store=self.store,
+            collections=self._collections,
         )
         return await self.add(*resolved)
 
@@ -82,9 +88,25 @@ class Sources:
     ) -> SourceInfo:
         """Create a source from resolved settings; see `create`."""
         await self.controller.create_source(collection, rendition, info)
-        source = open_source(info, rendition.data_schema, store=self.store, clock=self.clock)
+        source = open_any(
+            info,
+            rendition.data_schema,
+            store=self.store,
+            clock=self.clock,
+            collections=self._collections,
+        )
         await source.hold({}, make=True)
         return info
+
+    @property
+    def _collections(self) -> Collections:
+        return Collections(
+            store=self.store,
+            consensus=self.consensus,
+            clock=self.clock,
+            controller=self.controller,
+            transactions=self.maintenance.tables,
+        )
 
     async def find(self, name: str) -> tuple[SourceInfo, RenditionInfo]:
         """Return the settings of a source, and the rendition that it feeds.
@@ -376,7 +398,17 @@ class Sources:
         info = catalog.source(name)
         rendition = catalog.renditions[info.rendition]
         schema = rendition.data_schema
-        source = open_source(info, schema, store=self.store, clock=self.clock, final=final)
+        source = open_any(
+            info,
+            schema,
+            store=self.store,
+            clock=self.clock,
+            collections=self._collections,
+            final=final,
+        )
+        if info.kind == COLLECTION and not isinstance(engine, LocalEngine):
+            # Only this process can read the other collection.
+            engine = LocalEngine(store=self.ingest_store, clock=self.clock)
         # Skipped files count neither as work left nor as a reason to start Spark.
         source.pass_over(frozenset(info.skipped))
         return Ingester(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.collection.catalog.catalog import FILES
+from tidelog.collection.catalog.catalog import COLLECTION, FILES
 from tidelog.collection.catalog.retention import parse_retention_ms
 from tidelog.collection.formats.csv.guess import CsvOptions, check_csv
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
@@ -26,6 +26,7 @@ FORMATS = ("json", ARRAY_FORMAT, "csv", "parquet", TEXT_FORMAT)
 FORMATS_OF_KINDS = (ROWS, "json", "csv", TEXT_FORMAT)
 ENVELOPES = ("none", "upsert")
 SHARDS_MAX = 256
+_OF_COLLECTIONS: Final = ("collection", "column", "created")
 _GUESSED = CsvOptions()
 _TEXTS: Final = {
     "kind": "files",
@@ -156,6 +157,33 @@ class SourceSpec:
         if not 1 <= self.shards <= SHARDS_MAX:
             raise UsageError(f"shards= must be from 1 to {SHARDS_MAX}", given=self.shards)
 
+    def _check_followed(self) -> None:
+        unknown = [name for name in self.settings if name not in _OF_COLLECTIONS]
+        if unknown:
+            raise UsageError(
+                f"settings[{unknown[0]!r}] is not a setting of a source of the kind 'collection'; "
+                "its settings: collection, column"
+            )
+        if "collection" not in self.settings:
+            raise UsageError("a source of the kind 'collection' needs settings['collection']")
+        if self.settings["collection"] == self.name:
+            raise UsageError(f"the source {self.name!r} would read its own rows: name another one")
+        if "column" in self.settings and self.read_as == ROWS:
+            raise UsageError(
+                "column= names the text to decode, so it needs format=: add it, or remove column="
+            )
+        options = {
+            "envelope": self.envelope != "none",
+            "time_column": self.time_column is not None,
+            "evolve": self.evolve,
+        }
+        given = [name for name, is_given in options.items() if is_given]
+        if given:
+            raise UsageError(
+                "a source of a collection has the updates of that one, with their times, so it has "
+                f"no {' and no '.join(given)}: remove {' and '.join(f'{one}=' for one in given)}"
+            )
+
     def _check_text(self) -> None:
         options = {
             "envelope": self.envelope != "none",
@@ -189,6 +217,8 @@ class SourceSpec:
                 raise UsageError(
                     "a source reads files or another kind of data: pass files= or kind=, not both"
                 )
+            if self.kind == COLLECTION:
+                self._check_followed()
             if self.csv.header or self.csv.multiline:
                 raise UsageError(
                     "csv records of a source that reads no files have no header and one line "

@@ -138,6 +138,7 @@ class RenditionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 DAY_MS: Final = 86_400_000
 FILES: Final = "files"  # The kind of the sources that read files.
+COLLECTION: Final = "collection"  # The kind of those that read another collection.
 
 
 class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +180,11 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     evolve: bool | msgspec.UnsetType = msgspec.UNSET
     keeps_bindings: bool | msgspec.UnsetType = msgspec.UNSET
     program: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def is_clocked(self) -> bool:
+        """Return True if rows have the time of their ingestion, and none of their own."""
+        return self.time_column is None and self.kind != COLLECTION
 
     @property
     def dialect(self) -> CsvDialect | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidelog.collection.catalog.catalog import COLLECTION
 from tidelog.collection.ingest.ingest import TRIES_MAX, Ingester
 from tidelog.collection.source.binding import FileRange
 from tidelog.errors import (
@@ -53,6 +54,11 @@ async def find_binding(ingester: Ingester, path: str, address: int) -> BoundAddr
         raise UsageError(
             f"the rows of {ingester.info.name!r} have the times of their column {column!r}: read "
             "the time there"
+        )
+    if ingester.info.kind == COLLECTION:
+        raise UsageError(
+            f"the rows of {ingester.info.name!r} have the times of the collection that it reads: "
+            "read the time there"
         )
     for _ in range(TRIES_MAX):
         try:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, SourceInfo
+from tidelog.collection.catalog.catalog import COLLECTION, ERRORS_SCHEMA, SourceInfo
 from tidelog.collection.formats.lines import Bools
 from tidelog.collection.formats.records import OFFSET, Misfit, do_without_bad_rows, listed
 from tidelog.collection.formats.times import format_time
@@ -43,6 +43,7 @@ from tidelog.collection.source.decode import (
     errors_table,
     required_columns,
 )
+from tidelog.collection.source.followed import followed_updates
 from tidelog.collection.source.kind import SourceKind
 from tidelog.core.frontier import Frontier
 from tidelog.errors import ExpressionTooSlow, TidelogError, UsageError, unforeseen
@@ -130,6 +131,8 @@ def shape_messages(data: ReadData, found: AddressRange, rank: int, job: Job) -> 
 
 def _shape(data: ReadData, found: AddressRange, rank: int, job: Job) -> ShapedRange:
     source, schema = job.source, job.data_schema
+    if source.kind == COLLECTION and isinstance(data, pa.Table):
+        return ShapedRange(*followed_updates(data, found, schema, source))
     required = required_columns(source, schema)
     own = decode_schema(job.columns[found.schema_id]) if job.columns else schema
     decoded = decode_messages(data, found, own.data, source=source, required=required)

@@ -156,7 +156,9 @@ def last_of_each(messages: pa.Table, named: Hashes) -> Int64s:
 
 
 def apply_none(messages: pa.Table, schema: ShardSchema) -> pa.Table:
-    """Return an update with diff +1 for each message."""
+    """Return an update with diff +1 for each message; those of a collection have diffs already."""
+    if DIFF in messages.column_names:
+        return messages.select([*schema.names, TIME, DIFF]).cast(schema.updates)
     ones = pa.array(np.ones(messages.num_rows, dtype=np.int64))
     return messages.select([*schema.names, TIME]).append_column(DIFF, ones).cast(schema.updates)
 

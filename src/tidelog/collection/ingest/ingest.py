@@ -46,7 +46,7 @@ from tidelog.collection.source.binding import (
     reached_before,
 )
 from tidelog.collection.source.given_up import skip_key
-from tidelog.collection.source.kinds import release_source
+from tidelog.collection.source.kinds import release_opened
 from tidelog.collection.source.moves import is_skipped
 from tidelog.collection.source.port import Plan, SourceHead, SurveyResult
 from tidelog.collection.source.survey_result import SurveyJob
@@ -202,7 +202,7 @@ class Ingester(SourceShards):
         except SourceDropped:
             # The drop may have released the source's holds before this ingester made its own. So
             # the ingester releases that one itself.
-            await release_source(self.info, store=self.store, clock=self.clock)
+            await release_opened(self.source, self.info, store=self.store, clock=self.clock)
             raise
 
     async def _hold(self, *, make: bool) -> None:
@@ -449,7 +449,7 @@ class Ingester(SourceShards):
             return self._marked(plan, progress) if reached is None else Plan((), reached + 1)
         if self.final and progress.held:
             return Plan((), max(found.reached for found in progress.held) + 1)
-        return Plan((), None) if self.info.time_column is None else None
+        return Plan((), None) if self.info.is_clocked else None
 
     def _marked(self, plan: Plan, progress: SourceProgress) -> Plan:
         """Return a plan whose ranges name the newest schema: it decodes them, for all ingesters.

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
-from tidelog.collection.catalog.catalog import FILES, SourceInfo
+from tidelog.collection.catalog.catalog import COLLECTION, FILES, SourceInfo
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
 from tidelog.collection.formats.parquet import footer_bytes, pack_range
 from tidelog.collection.formats.records import OFFSET
@@ -129,7 +129,7 @@ def program_of(info: SourceInfo) -> dict[str, str]:
     upsert, timed = info.envelope == "upsert", info.time_column is not None
     kept = "-".join(["upsert"] * upsert + ["time"] * timed) or "append"
     found = {f"{info.format} {kept} 1": _digest(info.format, upsert=upsert, timed=timed)}
-    if info.kind != FILES:
+    if info.kind not in (FILES, COLLECTION):
         version = find_kind(info.kind).version
         check_whole(version, f"version of the kind {info.kind!r}")
         found[f"kind {info.kind}"] = str(version)

@@ -218,7 +218,7 @@ class _Run:
             _, taken = await taken_now(self.ingester)
             self.so_far = replace(self.so_far, left_bytes=head.left_bytes(taken))
             self.on_tick(RunProgress(so_far=self.summary()))
-        timed = self.ingester.info.time_column is not None
+        timed = not self.ingester.info.is_clocked
         while not self.stop():
             tick = await self._tick(head)
             left = await self._left_bytes(tick, head)

@@ -51,7 +51,7 @@ from tidelog.persist.format.schema import ShardSchema
 
 # The columns of these kinds are fixed and known. If a source lacks one, the user left it out on
 # purpose, so its values are not counted as dropped.
-OWN: Final = ("generator", "log")
+OWN: Final = ("generator", "log", "collection")
 # The data of a range, as a source reads them.
 ReadData: TypeAlias = "bytes | pa.Table | DecodedRows"
 

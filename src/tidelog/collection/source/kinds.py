@@ -1,8 +1,9 @@
 """The registry of source kinds by name, and the opening of sources.
 
-tidelog has the kinds files, log and generator. Installed packages add kinds by entry points (group
-``tidelog.sources``: the kind's name, and the class), and a process can register more. The catalog's
-name of a kind is only looked up here. It is never imported as a module, because it is data.
+tidelog has the kinds files, log, generator and collection. Installed packages add kinds by entry
+points (group ``tidelog.sources``: the kind's name, and the class), and a process can register more.
+The catalog's name of a kind is only looked up here. It is never imported as a module, because it is
+data.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from functools import partial
 from importlib import metadata
 from typing import Final
 
-from tidelog.collection.catalog.catalog import FILES, SourceInfo
+from tidelog.collection.catalog.catalog import COLLECTION, FILES, SourceInfo
 from tidelog.collection.source.addressed import AddressedSource
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.kind import OpenedWith, SourceKind, told
-from tidelog.collection.source.port import RawSource
+from tidelog.collection.source.port import RawSource, Releasing
 from tidelog.core.arguments import quoted
 from tidelog.core.clock import Clock
 from tidelog.errors import GoneError, UsageError
@@ -51,7 +52,7 @@ def find_kind(name: str) -> type[SourceKind]:
     """
     found = _registered.get(name) or _own(name) or _installed(name)
     if found is None:
-        known = ", ".join(sorted({FILES, *OWN, *_registered}))
+        known = ", ".join(sorted({FILES, COLLECTION, *OWN, *_registered}))
         raise UsageError(
             f"no kind of source named {quoted(name)}; existing kinds: {known}. Install the "
             "package that has it, or register it in this process with register_kind"
@@ -137,6 +138,20 @@ def open_source(
         opened=stores,
         brought=registered_kind(info.kind),
     )
+
+
+async def release_opened(
+    source: RawSource, info: SourceInfo, *, store: Store, clock: Clock
+) -> None:
+    """Release the holds of an open source that was dropped; see `release_source`.
+
+    Raises:
+        LocationError: a store failed.
+    """
+    if isinstance(source, Releasing):
+        await source.release()
+    else:
+        await release_source(info, store=store, clock=clock)
 
 
 async def release_source(info: SourceInfo, *, store: Store, clock: Clock) -> bool:

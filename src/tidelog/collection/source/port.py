@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tidelog.collection.source.binding import AddressRange, Taken
 from tidelog.collection.source.decode import ReadData
@@ -146,5 +146,18 @@ class RawSource(Protocol):
 
         Raises:
             GoneError: later messages are lost already. LocationError: the source's store failed.
+        """
+        ...
+
+
+@runtime_checkable
+class Releasing(Protocol):
+    """A source that releases its holds itself, because it reads the location's own shards."""
+
+    async def release(self) -> None:
+        """Release its holds; the call is idempotent.
+
+        Raises:
+            LocationError: the store failed; call again.
         """
         ...
