@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cli.conftest import Cli
 from kit.doc_tours import Tour
+from tidelog.cli.source_description import times_from
+from tidelog.collection.catalog.catalog import SourceInfo
 
 
 def test_a_generator_is_made_and_read(cli: Cli) -> None:
@@ -58,6 +61,15 @@ def test_a_collection_is_a_source_by_its_name(cli: Cli, tmp_path: Path) -> None:
     found = cli.done("source", "describe", "fields", "--json").object
     assert (found["kind"], found["settings"]["column"]) == ("collection", "line")
     assert list(cli.done("source", "status", "fields", "--json").object["reached"]) == ["raw"]
+
+
+def test_the_origin_of_times_is_told() -> None:
+    """The times of a source are from the clock, from a column, or from another collection."""
+    one = SourceInfo(id="i", name="s", rendition="r", url="", patterns=(), format="json")
+    assert times_from(one) == "the clock"
+    assert times_from(msgspec.structs.replace(one, time_column="at")) == "at"
+    other = msgspec.structs.replace(one, kind="collection", settings={"collection": "raw"})
+    assert times_from(other) == "the collection raw"
 
 
 @pytest.mark.parametrize(

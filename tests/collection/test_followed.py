@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections import Counter
 from contextlib import suppress
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from kit.clocks import OneThread, SwiftClock
@@ -100,6 +104,49 @@ async def test_a_chain_of_three_equals_the_first_at_each_time(seed: int) -> None
     assert sorted(map(repr, parts.to_pylist())) == sorted(map(repr, whole.to_pylist()))
 
 
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_rows_are_the_decoding_of_the_raw_rows_at_each_time(seed: int) -> None:
+    """Texts that are no json are left out at each time; each is a bad row when it comes."""
+    dice = random.Random(seed)
+    texts = ['{"n": 1}', '{"n": 2}', ' {"n":1}', '{"n": "x"}', "no json", '{"n": null}']
+    location, table = await raw_lake(retain_ms=dice.choice([None, 1]))
+    await followed(location, format="json", schema="n bigint")
+    expected: dict[int, Counter[object]] = {}
+    held: dict[int, str] = {}
+    for _ in range(12):
+        rows = {dice.randrange(5): dice.choice(texts) for _ in range(2)}
+        gone = [] if dice.random() < 0.6 else [dice.randrange(5)]
+        held |= rows
+        time = await table.upsert([{"k": k, "v": v} for k, v in rows.items()])
+        expected[time] = Counter(n for text in held.values() for n in _decoded(text))
+        if gone:
+            held.pop(gone[0], None)
+            time = await table.delete(keys=gone)
+            expected[time] = Counter(n for text in held.values() for n in _decoded(text))
+        if dice.random() < 0.4:
+            await compact(location)
+        if dice.random() < 0.4:
+            await ingest(location, "d", bytes_max=dice.choice([1, 10_000]))
+    await run_once(await location.sources.ingester("d"))
+
+    derived = await location.collection("d")
+    for time, counts in expected.items():
+        found = (await derived.consolidated(time)).to_pylist()
+        assert {row["n"]: row["_diff"] for row in found} == dict(counts)
+    bad = (await (await location.collection("d_errors")).consolidated()).to_pylist()
+    assert bad
+    assert {row["text"] for row in bad} <= {'{"n": "x"}', "no json"}
+    assert {row["offset"] for row in bad} <= {*expected}
+
+
+def _decoded(text: str) -> list[object]:
+    """Return the value of a good raw row; none of a bad one."""
+    with suppress(ValueError):
+        value = json.loads(text)["n"]
+        return [] if isinstance(value, str) else [value]
+    return []
+
+
 async def test_rows_taken_back_are_taken_back_several_at_a_time() -> None:
     """Decoded rows disappear at the time at which the raw rows do; equal rows are counted."""
     location, table = await raw_lake('{"n": 1}', '{"n": 1}', '{"n": 2}')
@@ -169,8 +216,12 @@ async def test_a_rendition_has_the_rows_of_the_raw_collection_at_their_times(kee
         whole = (await (await location.collection("d")).consolidated(time)).to_pylist()
         assert sorted(row["n"] for row in wide) == sorted(row["n"] for row in whole)
         assert wide
+    second, _ = await location.sources.find("d2")
     await location.renditions.drop("d2")
     assert await hold_at(location)
+    raw = await location.collection("raw")
+    await raw.refresh()
+    assert all(hold_of(second) not in shard.state.holds for shard in raw.all_shards)
 
 
 async def test_the_hold_moves_with_the_rows_and_ends_with_the_source() -> None:
@@ -421,6 +472,105 @@ async def test_bytes_are_decoded_by_each_format(format: str) -> None:
     assert [row["reason"] for row in (await errors.consolidated()).to_pylist()] == [
         "the record is empty"
     ]
+
+
+async def test_values_of_all_types_stay_as_they_are() -> None:
+    """Rows are not decoded again: json text, NaN, nested values and odd dates are the same."""
+    location = await location_on()
+    columns = (
+        "j json, d double, f float, l int[], s struct(a int, b varchar), t timestamptz, "
+        "x blob, u utinyint, m decimal(30, 3), day date, v varchar"
+    )
+    table = await location.tables.create("raw", columns)
+    schema = (await location.collection("raw")).schema.data
+    rows = [
+        {"j": '{"a": 1,  "a": 2}', "d": float("nan"), "l": [1, None], "s": {"a": 1, "b": ""}},
+        {"j": '"text"', "d": -0.0, "f": float("-inf"), "x": b"\x00\xff", "u": 255, "l": []},
+        {"t": datetime(1, 1, 1, tzinfo=UTC), "day": date(9999, 12, 31), "v": " \n\x00 "},
+        {},
+        {},
+    ]
+    await table.insert(pa.Table.from_pylist(rows, schema=schema))
+    await followed(location)
+    await followed(location, "e", of="d", shards=3)
+    for name in ("d", "e"):
+        await run_once(await location.sources.ingester(name))
+        assert await rows_at(location, name) == await rows_at(location, "raw")
+        assert not await rows_at(location, f"{name}_errors")
+    assert len(await rows_at(location, "e")) == 4
+
+
+async def test_a_selection_of_columns_is_converted() -> None:
+    """With other types than the raw collection has, rows that do not fit are bad."""
+    location, table = await raw_lake("1", "x", "1")
+    await followed(location, schema="v bigint")
+    await run_once(await location.sources.ingester("d"))
+    assert await rows_at(location, "d") == [repr({"v": 1, "_diff": 2})]
+    await table.delete(keys=[0, 1])
+    await run_once(await location.sources.ingester("d"))
+    assert await rows_at(location, "d") == [repr({"v": 1, "_diff": 1})]
+    (error,) = (await (await location.collection("d_errors")).consolidated()).to_pylist()
+    assert (error["file"], error["_diff"]) == ("raw", 1)
+
+
+async def test_a_direct_table_and_a_source_without_rows_are_followed(tmp_path: Path) -> None:
+    """The source waits until the raw collection has a complete time."""
+    location = await location_on()
+    table = await location.tables.create("direct", RAW, key=["k"], mode="direct")
+    spec = SourceSpec(name="raw", files=str(tmp_path), schema=RAW)
+    await location.sources.create(spec)
+    await followed(location)
+    await followed(location, "e", of="direct")
+    for name in ("d", "e"):
+        assert (await run_once(await location.sources.ingester(name))).rows == 0
+    times = [await change(table, random.Random(n)) for n in range(3)]
+    (tmp_path / "1.jsonl").write_text('{"k": 1, "v": "a"}\n')
+    await run_once(await location.sources.ingester("raw"))
+    for name in ("d", "e"):
+        await run_once(await location.sources.ingester(name))
+
+    assert await rows_at(location, "d") == await rows_at(location, "raw") != []
+    for time in times:
+        assert await rows_at(location, "e", time) == await rows_at(location, "direct", time)
+
+
+async def test_a_copy_has_the_rows_and_continues_from_the_raw_collection() -> None:
+    """A rendition over other shards copies the rows, and those taken back later are taken back."""
+    location, table = await raw_lake("a", "b", "c", retain_ms=1)
+    await followed(location)
+    await run_once(await location.sources.ingester("d"))
+    await location.renditions.create(RenditionSpec(name="d2", shards=3, copy=True), of="d")
+    await table.delete(keys=[1])
+    await compact(location)
+    for name in ("d2", "d"):
+        await run_once(await location.sources.ingester(name))
+
+    assert await rows_at(location, "d2") == await rows_at(location, "raw")
+    assert (await location.renditions.diff("d", "d2")).num_rows == 0
+
+
+async def test_without_kept_bindings_a_check_has_the_newest_tick_at_most() -> None:
+    """Merges of the raw collection have moved earlier times, so a check cannot compare them."""
+    location, table = await raw_lake("a", retain_ms=1)
+    await followed(location, retain="1s")
+    for n in range(4):
+        await change(table, random.Random(n))
+        await ingest(location, "d")
+    await compact(location)
+    found = None
+    with suppress(UsageError):
+        found = await location.sources.check("d")
+    assert found is None or found.first is None
+
+
+async def test_another_engine_is_replaced_by_this_process() -> None:
+    """Executors cannot read the raw collection, so the ingester does the work itself."""
+    location, _ = await raw_lake("a")
+    await followed(location)
+    engine = cast("Any", SimpleNamespace(name="spark", tick_bytes=1))
+    ingester = await location.sources.ingester("d", engine=engine)
+    assert (await run_once(ingester)).rows == 1
+    assert ingester.engine.name == "local"
 
 
 def test_a_step_ends_with_a_batch_that_fits() -> None:

@@ -23,6 +23,7 @@ from tidelog.cli.source_description import (
     source_fields,
     status_fields,
     status_object,
+    times_from,
 )
 from tidelog.cli.source_options import (
     DateFormat,
@@ -141,7 +142,7 @@ def list_sources(context: typer.Context, as_json: AsJson = False) -> None:
         Column("format", lambda one: one.info.format),
         Column("envelope", lambda one: one.info.envelope),
         Column("key", lambda one: ", ".join(one.info.key) or "none"),
-        Column("times from", lambda one: one.info.time_column or "the clock"),
+        Column("times from", lambda one: times_from(one.info)),
         Column("reads", lambda one: one.reads),
     )
     show_list(

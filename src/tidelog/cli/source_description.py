@@ -90,11 +90,18 @@ def describe_source(location: Location, info: SourceInfo, rendition: RenditionIn
     return SourceFacts(info, rendition, files)
 
 
+def times_from(info: SourceInfo) -> str:
+    """Return the origin of the rows' times in a few words."""
+    if info.is_clocked:
+        return "the clock"
+    return info.time_column or f"the collection {info.settings['collection']}"
+
+
 def _times_text(found: SourceFacts) -> str:
-    """Return the origin of the rows' times as text: a column or the clock."""
+    """Return the origin of the rows' times as text: a column, the clock or another collection."""
     info = found.info
     if info.time_column is None:
-        return "the clock"
+        return times_from(info)
     from tidelog.collection.formats.times import duration_text
 
     has_unit = dict(found.columns)[info.time_column].startswith(("TIMESTAMP", "DATE"))
