@@ -165,9 +165,7 @@ async def test_rows_taken_back_are_taken_back_several_at_a_time() -> None:
     assert len({row["_time"] for row in found}) == 2  # The rewritten text has the same row.
 
 
-async def test_a_fault_of_the_decoder_is_mended_although_the_files_are_gone(
-    tmp_path: Path,
-) -> None:
+async def test_a_fault_of_the_decoder_is_mended_without_the_files(tmp_path: Path) -> None:
     """The raw collection has the lines, so a rendition decodes them by other columns."""
     (tmp_path / "in").mkdir()
     file = tmp_path / "in" / "1.log"
@@ -513,6 +511,26 @@ async def test_a_selection_of_columns_is_converted() -> None:
     assert (error["file"], error["_diff"]) == ("raw", 1)
 
 
+async def test_a_handover_to_another_type_stops_the_source(tmp_path: Path) -> None:
+    """The source has the type of the former rendition, so no difference can follow."""
+    (tmp_path / "1.jsonl").write_text('{"n": 1}\n')
+    location = await location_on()
+    spec = SourceSpec(name="raw", files=str(tmp_path), schema="n bigint")
+    await location.sources.create(spec)
+    await followed(location)
+    await run_once(await location.sources.ingester("raw"))
+    await run_once(await location.sources.ingester("d"))
+    await location.renditions.create(RenditionSpec(name="raw2", schema="n double"), of="raw")
+    await run_once(await location.sources.ingester("raw2"))
+    await location.renditions.handover("raw", to="raw2")
+    (tmp_path / "2.jsonl").write_text('{"n": 3}\n')
+    await run_once(await location.sources.ingester("raw"))
+    with pytest.raises(GoneError, match="has another type for it"):
+        await run_once(await location.sources.ingester("d"))
+
+    assert await rows_at(location, "d") == [repr({"n": 1, "_diff": 1})]
+
+
 async def test_a_direct_table_and_a_source_without_rows_are_followed(tmp_path: Path) -> None:
     """The source waits until the raw collection has a complete time."""
     location = await location_on()
@@ -557,10 +575,8 @@ async def test_without_kept_bindings_a_check_has_the_newest_tick_at_most() -> No
         await change(table, random.Random(n))
         await ingest(location, "d")
     await compact(location)
-    found = None
     with suppress(UsageError):
-        found = await location.sources.check("d")
-    assert found is None or found.first is None
+        assert (await location.sources.check("d")).first is None
 
 
 async def test_another_engine_is_replaced_by_this_process() -> None:

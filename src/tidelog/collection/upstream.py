@@ -173,7 +173,8 @@ class FollowedSource:
             why = f"has given up the times from {format_time(found.start)} on"
             raise self._gone(why) from error
         except SchemaEvolved as error:
-            raise self._gone("no longer has a column that the source reads") from error
+            why = "lacks a column that the source reads, or has another type for it"
+            raise self._gone(why) from error
         if self.info.format != ROWS:
             column = self.info.settings[COLUMN]
             table = table.rename_columns([BODY if n == column else n for n in table.column_names])
