@@ -5,7 +5,7 @@ Each is a context manager: inside the block, the code has the fault of its docst
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Final
@@ -34,6 +34,7 @@ from tidelog.machine.maintenance import MachineMaintenance
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.handle import listening, shard
+from tidelog.persist.handle.together import ShardAppend
 from tidelog.persist.read import reader
 from tidelog.persist.states import holding, transition
 from tidelog.persist.states.state import State
@@ -201,9 +202,12 @@ def ingester_obeys_itself() -> Iterator[None]:
     mint, binding = Ingester._mint, Ingester._binding
     proposed: dict[int, Binding] = {}
 
-    async def keep(self: Ingester, plan: Plan, lower: int, upper: int) -> None:
-        await mint(self, plan, lower, upper)
+    async def keep(
+        self: Ingester, plan: Plan, lower: int, upper: int, rows: Sequence[ShardAppend] = ()
+    ) -> bool:
+        landed = await mint(self, plan, lower, upper, rows)
         proposed[id(self)] = Binding(lower, upper, plan.ranges)
+        return landed
 
     async def own(self: Ingester, lower: int) -> Binding:
         kept = proposed.pop(id(self), None)
@@ -233,7 +237,8 @@ def ingester_commits_at_any_upper() -> Iterator[None]:
                     await written.commit_parts(list(parts), written.state.upper_frontier, beyond)
         return Commits(won, 0, is_completed=True)
 
-    with patch.object(Ingester, "_commit", commit):
+    alone = patch.object(Ingester, "_binds_with_rows", lambda *_: False)
+    with alone, patch.object(Ingester, "_commit", commit):
         yield
 
 

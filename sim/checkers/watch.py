@@ -12,8 +12,9 @@ import msgspec
 import xxhash
 
 from tidelog.consensus import object_consensus as objects
+from tidelog.consensus.group_object import GroupObject, decode_group
 from tidelog.consensus.object_consensus import ConsensusEntry, ConsensusObject
-from tidelog.core.ids import NamedKind, SeqNo
+from tidelog.core.ids import NamedKind, SeqNo, is_group
 from tidelog.machine.record import Record, decode_record
 from tidelog.persist.format.part import Part
 from tidelog.persist.states.state import ShardLanguage
@@ -39,7 +40,11 @@ class Watch:
 
     def on_put(self, key: str, data: bytes) -> None:
         if key.startswith(_BOX):
-            self._on_object(key.removeprefix(_BOX), objects.decode_object(data, key=key))
+            name = key.removeprefix(_BOX)
+            if is_group(name):
+                self._on_group(decode_group(data, group=name))
+            else:
+                self._on_object(name, objects.decode_object(data, key=key))
         elif "/part/" in key or "/rollup/" in key or key.startswith("consensus-spill/"):
             found = xxhash.xxh3_128_digest(data)
             if "/rollup/" in key:
@@ -60,6 +65,14 @@ class Watch:
             decode_record(entry.data, key=key, seqno=SeqNo(entry.seqno))
             for entry in self.entries.get(key, [])
         ]
+
+    def _on_group(self, group: GroupObject) -> None:
+        for key, member in group.members.items():
+            entries = tuple(ConsensusEntry(one.seqno, "", one.data) for one in member.records)
+            contents = ConsensusObject(
+                objects.FORMAT, group.stamp, member.spills, entries, writes=()
+            )
+            self._on_object(key, contents)
 
     def _on_object(self, key: str, contents: ConsensusObject) -> None:
         known = self.entries.setdefault(key, [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sim.checkers.demands import demand
@@ -27,11 +27,12 @@ from sim.kernel.loop import run
 from sim.kernel.rates import rates_of
 from sim.kernel.small import limited, limits_of
 from sim.kernel.world import Client, World
-from tidelog.consensus.port import Consensus
+from tidelog.consensus.port import Consensus, KeyRecord
 from tidelog.core.ids import SeqNo
 from tidelog.errors import LocationError, Outcome
 
 KEYS = ("one", "two")
+GROUPED = tuple("g" + "0" * 32 + f"-{n:012x}" for n in (1, 2))  # Their records share an object.
 STORMS = (0.0, 0.1, 0.3, 0.6)
 
 
@@ -56,7 +57,12 @@ class Scenario:
     world: World
     dice: random.Random
     wrap: Callable[[Client], Consensus]
-    histories: dict[str, History] = field(default_factory=lambda: {k: History() for k in KEYS})
+    keys: tuple[str, ...] = KEYS
+    histories: dict[str, History] = field(init=False)
+    together: set[bytes] = field(default_factory=set)  # The values of writes to all keys.
+
+    def __post_init__(self) -> None:
+        self.histories = {key: History() for key in self.keys}
 
 
 def simulate_consensus(
@@ -76,12 +82,13 @@ def simulate_consensus(
     )
     watch = Watch(world.store, shards=False)
     world.watchers.append(watch)
-    scenario = Scenario(world, dice, wrap)
+    scenario = Scenario(world, dice, wrap, GROUPED if seed % 2 else KEYS)
     with limited(limits_of(seed)):
         run(lambda: _play(scenario, names), seed)
     demand(not watch.violations, "a step was not allowed", violations=watch.violations)
     for history in scenario.histories.values():
         check_history(history)
+    check_whole(watch, scenario.keys, scenario.together)
     calls = [call for history in scenario.histories.values() for call in history.sets]
     return Report(
         trace=world.trace(),
@@ -95,6 +102,18 @@ def simulate_consensus(
     )
 
 
+def check_whole(watch: Watch, keys: Sequence[str], together: set[bytes]) -> None:
+    """Check that the records of a write to several keys are all there, or none.
+
+    Raises:
+        Violated: a write is there in part.
+    """
+    found = {key: {one.data for one in watch.entries.get(key, [])} for key in keys}
+    both = {value for value in together if any(value in there for there in found.values())}
+    halves = {value for value in both if not all(value in there for there in found.values())}
+    demand(not halves, "a write of several keys landed in part", halves=halves)
+
+
 async def _play(scenario: Scenario, names: list[str]) -> None:
     async with asyncio.TaskGroup() as group:
         for name in names:
@@ -105,23 +124,26 @@ async def _play(scenario: Scenario, names: list[str]) -> None:
     assert isinstance(scenario.world.schedule, Dice)
     scenario.world.schedule.calm = True
     last = scenario.world.client("last")
-    for key in KEYS:
+    for key in scenario.keys:
         await _read(scenario, last, scenario.wrap(last), key, start=1, limit=None)
 
 
 async def _call_on(scenario: Scenario, client: Client) -> None:
     consensus = scenario.wrap(client)
-    guess = dict.fromkeys(KEYS, 0)
+    guess = dict.fromkeys(scenario.keys, 0)
     for number in range(scenario.dice.randrange(5, 30)):
         await client.clock.sleep(scenario.dice.randrange(20_000))
-        key = scenario.dice.choice(KEYS)
+        key = scenario.dice.choice(scenario.keys)
         toss = scenario.dice.random()
         if toss < 0.6:
             # Mostly a call that can win, as far as the client knows; sometimes one that cannot.
             seqno = max(1, guess[key] + scenario.dice.choice([1, 1, 1, 1, 0, 2]))
             value = f"{client.name}-{number}".encode()
-            if await _set(scenario, client, consensus, key, seqno=seqno, value=value):
-                guess[key] = seqno
+            wanted = {key: seqno}
+            if scenario.keys == GROUPED and scenario.dice.random() < 0.5:
+                wanted |= {other: guess[other] + 1 for other in scenario.keys if other != key}
+            if await _set(scenario, client, consensus, wanted, value):
+                guess |= wanted
         elif toss < 0.75:
             guess[key] = await _head(scenario, client, consensus, key) or guess[key]
         elif toss < 0.9:
@@ -133,11 +155,15 @@ async def _call_on(scenario: Scenario, client: Client) -> None:
 
 
 async def _set(
-    scenario: Scenario, client: Client, consensus: Consensus, key: str, *, seqno: int, value: bytes
+    scenario: Scenario, client: Client, consensus: Consensus, wanted: dict[str, int], value: bytes
 ) -> bool:
+    """Append a record to each wanted key, at its seqno; all land, or none."""
     begin, end, answer = _now(), FOREVER, UNSURE
+    if len(wanted) > 1:
+        scenario.together.add(value)
+    records = [KeyRecord(key, SeqNo(seqno), value) for key, seqno in wanted.items()]
     try:
-        landed = await consensus.compare_and_set(key, SeqNo(seqno), value)
+        landed = await consensus.compare_and_set_all(records)
         end, answer = _now(), LANDED if landed else LOST
         return landed
     except LocationError as error:
@@ -145,10 +171,18 @@ async def _set(
         answer = NEVER if error.outcome is Outcome.NOT_APPLIED else UNSURE
         return False
     finally:
-        call = Set(
-            client=client.name, seqno=seqno, value=value, begin=begin, end=end, answer=answer
-        )
-        scenario.histories[key].sets.append(call)
+        # LOST proves only that one of the keys had another seqno.
+        is_sure = answer != LOST or len(wanted) == 1
+        for key, seqno in wanted.items():
+            call = Set(
+                client=client.name,
+                seqno=seqno,
+                value=value,
+                begin=begin,
+                end=end,
+                answer=answer if is_sure else NEVER,
+            )
+            scenario.histories[key].sets.append(call)
 
 
 async def _head(scenario: Scenario, client: Client, consensus: Consensus, key: str) -> int | None:

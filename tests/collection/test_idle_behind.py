@@ -6,11 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.sources import lake_of, reopened, run_once
-from tidelog.collection.ingest.engine import TickParts
-from tidelog.collection.ingest.ingest import Ingester
-from tidelog.collection.ingest.tick import Commits
-from tidelog.collection.source.binding import Binding
+from kit.sources import before_the_commit, lake_of, reopened, run_once
 
 
 async def test_an_idle_ingester_that_was_overtaken_ends_well(
@@ -23,14 +19,12 @@ async def test_an_idle_ingester_that_was_overtaken_ends_well(
     idle = await location.sources.ingester("c")
     other = await (await reopened(tmp_path)).sources.ingester("c")
 
-    async def overtaken(ingester: Ingester, binding: Binding, computed: TickParts) -> Commits:
-        monkeypatch.undo()
+    async def other_ticks() -> None:
         for name in ("b.jsonl", "d.jsonl"):
             (tmp_path / name).write_text('{"n": 2}\n')
             await run_once(other)
-        return await ingester._commit(binding, computed)
 
-    monkeypatch.setattr(Ingester, "_commit", overtaken)
+    before_the_commit(monkeypatch, other_ticks)
     summary = await run_once(idle)
     assert (summary.rows, summary.won) == (0, 0)
 
@@ -46,12 +40,10 @@ async def test_rows_are_reported_by_the_ingester_that_completes_the_tick(
     winner = await (await reopened(tmp_path)).sources.ingester("c")
     reports = []
 
-    async def overtaken(ingester: Ingester, binding: Binding, computed: TickParts) -> Commits:
-        monkeypatch.undo()
+    async def winner_ticks() -> None:
         reports.append(await run_once(winner))
-        return await ingester._commit(binding, computed)
 
-    monkeypatch.setattr(Ingester, "_commit", overtaken)
+    before_the_commit(monkeypatch, winner_ticks)
     reports.append(await run_once(loser))
 
     assert [(one.rows, one.bad, one.size_bytes) for one in reports] == [

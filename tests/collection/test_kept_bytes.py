@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from kit.sources import lake_of, numbers, reopened, write_numbers
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.port import Plan
+from tidelog.persist.handle.together import ShardAppend
 
 
 @pytest.mark.parametrize("versioned", [False, True])
@@ -34,7 +36,9 @@ async def test_what_another_ingester_bound_is_computed_as_it_is_now(
         each.source.is_versioned = versioned
     mint, now = Ingester._mint, (4, 5, 6) if change == "another" else (1, 2, 3, 4, 5)
 
-    async def late(self: Ingester, plan: Plan, lower: int, upper: int) -> None:
+    async def late(
+        self: Ingester, plan: Plan, lower: int, upper: int, rows: Sequence[ShardAppend] = ()
+    ) -> bool:
         if self is one:
             if change == "more" and suffix == ".jsonl.gz":
                 write_numbers(file, 4, 5, mode="a")
@@ -43,7 +47,7 @@ async def test_what_another_ingester_bound_is_computed_as_it_is_now(
             theirs = await other.plan(await other.source.head(), lower)
             assert theirs is not None
             await mint(other, theirs, lower, max(upper, theirs.upper or 0))
-        await mint(self, plan, lower, upper)
+        return await mint(self, plan, lower, upper, rows)
 
     monkeypatch.setattr(Ingester, "_mint", late)
     await one.tick(await one.source.head())

@@ -8,7 +8,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from kit.sources import contents, ingested, lake_of, numbers, reopened, write_numbers
+from kit.sources import (
+    consensus_key,
+    contents,
+    ingested,
+    lake_of,
+    make_shards_alone,
+    numbers,
+    reopened,
+    write_numbers,
+)
 from tidelog.collection.ingest.status import source_status
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import CorruptionError, NoSuchCollection
@@ -39,9 +48,10 @@ def lose(folder: Path, state: str) -> None:
     ("which", "runs"), [("output", 1), ("output", 2), ("remap", 1), ("errors", 2)]
 )
 async def test_a_collection_one_of_whose_states_is_gone_is_damaged(
-    tmp_path: Path, which: str, runs: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str, runs: int
 ) -> None:
     """Reads and ingestion raise CorruptionError. An empty state would be ingested again."""
+    make_shards_alone(monkeypatch)
     location = await fed(tmp_path, runs=runs)
     _, rendition = await location.sources.find("c")
     shards = {"output": rendition.shards[1], "remap": rendition.remap, "errors": rendition.errors}
@@ -59,11 +69,47 @@ async def test_a_collection_one_of_whose_states_is_gone_is_damaged(
         await source_status(await location.sources.ingester("c"))
 
 
+async def test_a_collection_whose_group_is_gone_is_damaged(tmp_path: Path) -> None:
+    """All states of a source are in one object. Without it, no read and no ingester begins anew."""
+    location = await fed(tmp_path, runs=1)
+    _, rendition = await location.sources.find("c")
+    key = consensus_key(rendition.shards[0])
+    lose(tmp_path, key.removeprefix("consensus/"))
+    message = f"is missing, though it was written: restore the object {key}"
+
+    location = await reopened(tmp_path)
+    for name in ("c", "c_errors"):
+        with pytest.raises(CorruptionError, match=message):
+            await contents(location, name)
+    with pytest.raises(CorruptionError, match=message):
+        await ingested(tmp_path)
+    with pytest.raises(CorruptionError, match=message):
+        await source_status(await location.sources.ingester("c"))
+
+
+async def test_a_group_that_was_set_back_during_its_use_is_damaged(tmp_path: Path) -> None:
+    """A process that knows a newer version reports it, and writes nothing."""
+    location = await fed(tmp_path, runs=1)
+    _, rendition = await location.sources.find("c")
+    place = tmp_path / "lake" / consensus_key(rendition.shards[0])
+    older = place.read_bytes()
+    await fed_more(tmp_path, runs=[1])
+    ingester = await location.sources.ingester("c")
+    await ingester.refresh()
+    place.write_bytes(older)
+    write_numbers(tmp_path / "2.jsonl", 2, at=9_000)
+
+    with pytest.raises(CorruptionError, match="was set back to an older state during its use"):
+        await ingester.tick(await ingester.source.head())
+    assert place.read_bytes() == older
+
+
 @pytest.mark.parametrize("which", ["output", "remap", "errors"])
 async def test_a_collection_one_of_whose_states_was_set_back_is_damaged(
-    tmp_path: Path, which: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
     """A state restored from an old backup raises CorruptionError. The other objects are newer."""
+    make_shards_alone(monkeypatch)
     location = await fed(tmp_path, runs=1)
     _, rendition = await location.sources.find("c")
     shards = {"output": rendition.shards[0], "remap": rendition.remap, "errors": rendition.errors}
@@ -83,8 +129,11 @@ async def test_a_collection_one_of_whose_states_was_set_back_is_damaged(
     assert await numbers(tmp_path) == [0, 1, 2, 3]
 
 
-async def test_what_was_set_back_by_less_than_a_binding_is_written_again(tmp_path: Path) -> None:
+async def test_what_was_set_back_by_less_than_a_binding_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A crash between two commits leaves such a state."""
+    make_shards_alone(monkeypatch)
     location = await fed(tmp_path, runs=1)
     _, rendition = await location.sources.find("c")
     place = tmp_path / "lake" / "consensus" / rendition.shards[0]
@@ -96,8 +145,11 @@ async def test_what_was_set_back_by_less_than_a_binding_is_written_again(tmp_pat
     assert await numbers(tmp_path) == [0, 1, 2]
 
 
-async def test_states_that_changed_their_names_are_damaged(tmp_path: Path) -> None:
+async def test_states_that_changed_their_names_are_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Swapped states raise CorruptionError. Rows of a key would otherwise be in the wrong shard."""
+    make_shards_alone(monkeypatch)
     location = await fed(tmp_path, runs=1)
     _, rendition = await location.sources.find("c")
     one, other = (tmp_path / "lake" / "consensus" / name for name in rendition.shards)

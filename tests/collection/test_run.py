@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kit.clocks import SwiftClock
-from kit.sources import bind
+from kit.sources import bind, make_shards_alone
 from tidelog.collection.ingest.health import Health, decode_health, encode_health, health_path
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.run import TRIES_ONCE, run_ingest
@@ -116,8 +116,11 @@ async def test_an_idle_run_by_the_clock_ticks_once(tmp_path: Path) -> None:
     assert (idle.upper or 0) > (first.upper or 0)
 
 
-async def test_a_binding_that_another_left_is_finished_first(tmp_path: Path) -> None:
+async def test_a_binding_that_another_left_is_finished_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The binding of the other ingester is empty. Then the run takes the rows of the head."""
+    make_shards_alone(monkeypatch)
     place = Place(tmp_path, timed=False)
 
     (tmp_path / "1.jsonl").rename(tmp_path / "later")

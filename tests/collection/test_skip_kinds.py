@@ -294,7 +294,7 @@ async def test_a_skip_survives_failures_at_each_write(landed: bool) -> None:
         if not process.died:
             break
         writes += 1
-    assert 3 < writes < 59
+    assert 3 <= writes < 59
 
 
 def test_tasks_share_only_the_rows_that_exist() -> None:

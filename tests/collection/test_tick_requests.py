@@ -22,10 +22,10 @@ def _bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 # Puts, gets and lists of a tick, at most. Lower a limit after a change that saves requests.
 BUSY = {
-    (False, 1): (3.7, 0.2, 0),
-    (False, 3): (6.2, 0.2, 0),
-    (True, 1): (3.7, 0.2, 0),
-    (True, 3): (6.2, 0.2, 0),
+    (False, 1): (1.6, 0.2, 0),
+    (False, 3): (2.1, 0.2, 0),
+    (True, 1): (1.6, 0.2, 0),
+    (True, 3): (2.1, 0.2, 0),
 }
 
 
@@ -40,12 +40,12 @@ def test_a_tick_needs_few_requests(bench: Any, tmp_path: Path, timed: bool, shar
     puts, gets, lists = BUSY[timed, shards]
     found, files = cost.location, cost.files
     assert cost.ticks == 12
-    assert shards + 2 <= found.put_count / cost.ticks <= puts, cost.requests
+    assert 1 <= found.put_count / cost.ticks <= puts, cost.requests
     assert found.get_count / cost.ticks <= gets, cost.requests
     assert found.list_count / cost.ticks <= lists, cost.requests
     # A slow machine may list again before a binding.
     assert files.get_count == 12 <= files.list_count <= 24
-    assert len(cost.requests) >= shards + 2
+    assert len(cost.requests) >= 1
 
 
 def test_a_merge_reads_no_part_that_this_process_wrote(bench: Any, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_merge_reads_no_part_that_this_process_wrote(bench: Any, tmp_path: Pat
 
     cost = asyncio.run(run.measure(bench.Place(None, url, url)))
 
-    assert cost.location.put_count / cost.ticks >= 4
+    assert cost.location.put_count / cost.ticks >= 2
     assert cost.location.get_count / cost.ticks <= 0.2, cost.requests
 
 

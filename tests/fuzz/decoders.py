@@ -29,7 +29,9 @@ from tidelog.collection.formats.packed.packed import decode_packed
 from tidelog.collection.ingest.health import Health, decode_health, encode_health
 from tidelog.collection.source.binding import FileRange
 from tidelog.collection.source.decode import decode_range
+from tidelog.consensus import group_object
 from tidelog.consensus import object_consensus as objects
+from tidelog.consensus.group_object import decode_group
 from tidelog.consensus.object_consensus import EMPTY, append_record, decode_object, decode_spill
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import SeqNo, ShardId
@@ -160,6 +162,9 @@ def _decoders() -> dict[str, Decoder]:
     head, tail = encode_copy("memory://x", "k", Object(b"data", "e", 1))
     hold = Hold(since=5, lease_us=9, seqno=3, purpose="p")
     batch = make_batch([inline], lower=0, upper=50)
+    members = {"g-1": group_object.Member(records=(group_object.MemberRecord(1, packed),))}
+    group = msgspec.msgpack.encode(group_object.GroupObject(1, "s", 1, ("s",), members))
+    moved = msgspec.msgpack.encode({"g-1": members["g-1"].records})
 
     def decoded(format: str) -> Callable[[bytes], object]:
         def decode(data: bytes) -> object:
@@ -171,9 +176,13 @@ def _decoders() -> dict[str, Decoder]:
 
     return {
         "object": Decoder(objects.encode_object(contents), lambda d: decode_object(d, key="k")),
-        "object, sealed": Decoder(body, lambda d: decode_object(objects._seal(d), key="k"), True),
+        "object, sealed": Decoder(body, lambda d: decode_object(objects.seal(d), key="k"), True),
         "spill, sealed anew": Decoder(
-            spilled, lambda d: decode_spill(objects._seal(d), path="p"), True
+            spilled, lambda d: decode_spill(objects.seal(d), path="p"), True
+        ),
+        "group": Decoder(group, lambda d: decode_group(objects.seal(d), group="g"), True),
+        "group's spill": Decoder(
+            moved, lambda d: group_object.decode_spill(objects.seal(d), path="p"), True
         ),
         "record": Decoder(packed, lambda d: decode_record(d, key="k", seqno=SeqNo(4)), True),
         "fence": Decoder(fence, fence_of, True),

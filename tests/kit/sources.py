@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from kit.packing import packed
+from tidelog.collection import create
 from tidelog.collection.catalog.announcing import epoch_of_bindings
 from tidelog.collection.ingest.engine import Engine
 from tidelog.collection.ingest.ingest import Ingester
@@ -26,7 +28,9 @@ from tidelog.collection.source.binding import Binding
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.port import Plan
 from tidelog.collection.spec_types import SourceSpec
+from tidelog.core.ids import group_of
 from tidelog.location import Location, open_location
+from tidelog.persist.handle.together import ShardAppend
 
 SCHEMA = "k bigint, at bigint, gone boolean, text varchar, amount decimal(20, 4), small utinyint"
 TYPES: dict[str, pa.DataType] = {
@@ -93,6 +97,32 @@ async def make_source(root: Path | str, spec: SourceSpec) -> Location:
     location = await open_location(str(root), create=True)
     await location.sources.create(spec)
     return location
+
+
+def make_shards_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Create sources as before groups: each shard has a consensus object of its own."""
+    monkeypatch.setattr(create, "new_group_id", lambda clock: None)
+
+
+def consensus_key(shard: str) -> str:
+    """Return the path of the consensus object of a shard."""
+    return f"consensus/{group_of(shard) or shard}"
+
+
+def before_the_commit(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[None]]) -> None:
+    """Run ``work`` just before the next ingester proposes a binding, with its rows or alone."""
+    mint, calls = Ingester._mint, 0
+
+    async def late(
+        ingester: Ingester, plan: Plan, lower: int, upper: int, rows: Sequence[ShardAppend] = ()
+    ) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await work()
+        return await mint(ingester, plan, lower, upper, rows)
+
+    monkeypatch.setattr(Ingester, "_mint", late)
 
 
 async def lake_of(folder: Path, *places: str, **asked: Any) -> Location:

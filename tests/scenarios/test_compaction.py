@@ -9,7 +9,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +19,7 @@ import pytest
 from kit.places import Addresses
 from kit.shards import Place, contents, heard, history, in_memory, rows
 from kit.stores import dying, keys_in
+from tidelog.consensus.port import KeyRecord
 from tidelog.core.ids import SeqNo
 from tidelog.errors import LocationError, TidelogError
 from tidelog.persist.format import parquet, part
@@ -274,6 +275,10 @@ async def test_t44_appends_without_merges_keep_their_cost() -> None:
         head, scan = staticmethod(inner.head), staticmethod(inner.scan)
         sweep = staticmethod(inner.sweep)
         truncate, list_keys = staticmethod(inner.truncate), staticmethod(inner.list_keys)
+
+        async def compare_and_set_all(self, records: Sequence[KeyRecord]) -> bool:
+            (one,) = records
+            return await self.compare_and_set(one.key, one.seqno, one.data)
 
         async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
             sizes.append(len(data))

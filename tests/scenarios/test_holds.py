@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from kit.clocks import HandClock, SwiftClock
 from kit.shards import COMMITTED, Place, contents, in_memory, merge_away, rows, shard_in_parts
-from tidelog.consensus.port import Consensus
+from tidelog.consensus.port import Consensus, KeyRecord
 from tidelog.core.clock import SystemClock
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import SeqNo
@@ -133,6 +134,10 @@ async def test_t33_a_heartbeat_has_the_time_of_its_commit_not_of_its_call(place:
             self._inner, self.losses = inner, 0
             self.head, self.scan, self.sweep = inner.head, inner.scan, inner.sweep
             self.truncate, self.list_keys = inner.truncate, inner.list_keys
+
+        async def compare_and_set_all(self, records: Sequence[KeyRecord]) -> bool:
+            (one,) = records
+            return await self.compare_and_set(one.key, one.seqno, one.data)
 
         async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
             if self.losses:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
 from kit.clocks import SwiftClock
 from kit.shards import ALREADY, COMMITTED, MISMATCH, Place, contents, on_store, rows
 from kit.stores import LingeringStore
-from tidelog.consensus.port import Consensus, VersionedRecord
+from tidelog.consensus.port import Consensus, KeyRecord, VersionedRecord
 from tidelog.consensus.store import StoreConsensus
 from tidelog.core.clock import SystemClock
 from tidelog.core.ids import SeqNo
@@ -37,6 +37,10 @@ class DoubtfulConsensus:
         self.gate.set()
         self.head, self.scan, self.sweep = inner.head, inner.scan, inner.sweep
         self.truncate, self.list_keys = inner.truncate, inner.list_keys
+
+    async def compare_and_set_all(self, records: Sequence[KeyRecord]) -> bool:
+        (one,) = records
+        return await self.compare_and_set(one.key, one.seqno, one.data)
 
     async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
         fault, self.next = self.next, None

@@ -41,7 +41,7 @@ from tidelog.collection.spec_types import SourceSpec
 from tidelog.collection.upstream import NewFollowed
 from tidelog.core.arguments import joined_names
 from tidelog.core.clock import Clock
-from tidelog.core.ids import new_rendition_id, new_shard_id, new_source_id
+from tidelog.core.ids import new_group_id, new_rendition_id, new_shard_id, new_source_id
 from tidelog.errors import InvariantError, UsageError
 from tidelog.persist.format.schema import ShardSchema, differ_by_case, shard_schema
 from tidelog.store.port import Store
@@ -117,15 +117,17 @@ async def resolve_spec(
         )
     schema = source_schema(spec, found)
     program = await clock.offload(partial(program_of, info))
-    info = msgspec.structs.replace(info, program=program)
+    info, group = msgspec.structs.replace(info, program=program), new_group_id(clock)
     rendition = RenditionInfo(
         id=info.rendition,
         collection=spec.name,
         schema=schema.encoded,
-        shards=tuple(new_shard_id(clock) for _ in range(spec.shards)),
-        errors=new_shard_id(clock),
-        remap=new_shard_id(clock),
-        deletions=tuple(new_shard_id(clock) for _ in range(spec.shards * spec.keeps_deletions)),
+        shards=tuple(new_shard_id(clock, group) for _ in range(spec.shards)),
+        errors=new_shard_id(clock, group),
+        remap=new_shard_id(clock, group),
+        deletions=tuple(
+            new_shard_id(clock, group) for _ in range(spec.shards * spec.keeps_deletions)
+        ),
     )
     collection = CollectionInfo(
         name=spec.name,

@@ -25,7 +25,7 @@ from tidelog.collection.formats.types import parse_schema
 from tidelog.collection.ingest.program import program_of
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.clock import Clock
-from tidelog.core.ids import new_rendition_id, new_shard_id, new_source_id
+from tidelog.core.ids import group_of, new_group_id, new_rendition_id, new_shard_id, new_source_id
 from tidelog.errors import UsageError
 from tidelog.persist.handle.argument_checks import check_flag
 
@@ -112,16 +112,20 @@ def resolve_rendition(
     shares = spec.copy or _shares_bindings(info, base, of, is_same=is_same)
     if not shares:
         info = msgspec.structs.replace(info, skipped={})
+    # One commit can then write a binding and rows of either rendition.
+    group = (group_of(of.remap or "") if shares else None) or new_group_id(clock)
     rendition = RenditionInfo(
         id=info.rendition,
         collection=of.collection,
         name=spec.name,
         schema=of.schema if is_same else schema.encoded,
         earlier=of.earlier if is_same else UNSET,
-        shards=tuple(new_shard_id(clock) for _ in range(wanted.shards)),
-        errors=new_shard_id(clock),
-        remap=of.remap if shares else new_shard_id(clock),
-        deletions=tuple(new_shard_id(clock) for _ in range(wanted.shards * wanted.keeps_deletions)),
+        shards=tuple(new_shard_id(clock, group) for _ in range(wanted.shards)),
+        errors=new_shard_id(clock, group),
+        remap=of.remap if shares else new_shard_id(clock, group),
+        deletions=tuple(
+            new_shard_id(clock, group) for _ in range(wanted.shards * wanted.keeps_deletions)
+        ),
         copies=of.id if spec.copy else UNSET,
     )
     return rendition, info

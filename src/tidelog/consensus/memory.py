@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from tidelog.consensus.port import VersionedRecord, check_truncation
+from tidelog.consensus.port import KeyRecord, VersionedRecord, check_truncation
 from tidelog.core.ids import SeqNo, check_seqno
 
 
@@ -26,6 +26,16 @@ class MemoryConsensus:
             return False
         self.records.setdefault(key, []).append(VersionedRecord(seqno, bytes(data)))
         return True
+
+    async def compare_and_set_all(self, records: Sequence[KeyRecord]) -> bool:
+        if len(records) > 1 and not all(self._is_next(one) for one in records):
+            return False
+        landed = [await self.compare_and_set(one.key, one.seqno, one.data) for one in records]
+        return all(landed)
+
+    def _is_next(self, record: KeyRecord) -> bool:
+        kept = self.records.get(record.key)
+        return (kept[-1].seqno if kept else 0) == record.seqno - 1
 
     async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[VersionedRecord]:
         return [r for r in self.records.get(key, []) if r.seqno >= start][:limit]

@@ -144,7 +144,7 @@ def truncate_records(contents: ConsensusObject, before: int, *, stamp: str) -> C
 
 
 def encode_object(contents: ConsensusObject) -> bytes:
-    return _seal(msgspec.msgpack.encode(contents))
+    return seal(msgspec.msgpack.encode(contents))
 
 
 def decode_object(data: bytes, *, key: str) -> ConsensusObject:
@@ -153,17 +153,17 @@ def decode_object(data: bytes, *, key: str) -> ConsensusObject:
     Raises:
         UsageError: a newer tidelog wrote it. CorruptionError: it is not an object, or was changed.
     """
-    body = _unseal(data, where=key)
+    body = unseal(data, where=key)
     try:
         return msgspec.msgpack.decode(body, type=ConsensusObject)
-    except _GARBAGE as error:
+    except GARBAGE as error:
         raise CorruptionError(
             "a consensus object cannot be decoded: restore its newest intact version", key=key
         ) from error
 
 
 def encode_spill(entries: tuple[ConsensusEntry, ...]) -> bytes:
-    return _seal(msgspec.msgpack.encode(entries))
+    return seal(msgspec.msgpack.encode(entries))
 
 
 def decode_spill(data: bytes, *, path: str) -> tuple[ConsensusEntry, ...]:
@@ -173,26 +173,32 @@ def decode_spill(data: bytes, *, path: str) -> tuple[ConsensusEntry, ...]:
         UsageError: a newer tidelog wrote them. CorruptionError: they are not records, or were
             changed.
     """
-    body = _unseal(data, where=path)
+    body = unseal(data, where=path)
     try:
         return msgspec.msgpack.decode(body, type=tuple[ConsensusEntry, ...])
-    except _GARBAGE as error:
+    except GARBAGE as error:
         raise CorruptionError(
             "an object of spilled consensus records cannot be decoded: restore it", path=path
         ) from error
 
 
-_GARBAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError)
+GARBAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
-def _seal(body: bytes) -> bytes:
+def seal(body: bytes) -> bytes:
+    """Return the bytes of an object: its format, a checksum, and its body."""
     return msgspec.msgpack.encode((FORMAT, xxhash.xxh3_128_digest(body), body))
 
 
-def _unseal(data: bytes, *, where: str) -> bytes:
+def unseal(data: bytes, *, where: str) -> bytes:
+    """Return the body of an object; see `seal`.
+
+    Raises:
+        UsageError: a newer tidelog wrote it. CorruptionError: it was changed.
+    """
     try:
         form, *sealed = msgspec.msgpack.decode(data, type=tuple[Any, ...])
-    except (*_GARBAGE, ValueError) as error:
+    except (*GARBAGE, ValueError) as error:
         raise CorruptionError(
             "a consensus object cannot be decoded: restore its newest intact version", where=where
         ) from error

@@ -23,6 +23,16 @@ class VersionedRecord:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """A record to append to a key. Records before ``kept_from`` may be deleted with the append."""
+
+    key: str
+    seqno: SeqNo
+    data: bytes
+    kept_from: int = 1
+
+
 class Consensus(Protocol):
     """Linearizable: each call that starts after a compare-and-set landed sees its record."""
 
@@ -37,6 +47,16 @@ class Consensus(Protocol):
             OutcomeUnknown: proven: it is impossible to find out whether the record landed. UNKNOWN.
             LocationError: the store failed. NOT_APPLIED, or UNKNOWN if the record could not be read
                 back.
+        """
+        ...
+
+    async def compare_and_set_all(self, records: Sequence[KeyRecord]) -> bool:
+        """Append records to several keys, all or none; see `compare_and_set`.
+
+        The keys differ. They are of one group (`tidelog.core.ids.group_of`), unless there is one.
+
+        Raises:
+            OutcomeUnknown, LocationError: see `compare_and_set`.
         """
         ...
 

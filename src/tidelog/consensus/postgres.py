@@ -84,6 +84,8 @@ def _execute(
         if not connection.read_only:
             raise
         return []  # Another connection creates the table before the location's first record.
+    except _driver().errors.UniqueViolation:
+        return []  # Another process has inserted a row of it: see `tidelog.consensus.sql`.
     return rows
 
 

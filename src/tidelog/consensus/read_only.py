@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from tidelog.consensus.port import Consensus, VersionedRecord
+from tidelog.consensus.port import Consensus, KeyRecord, VersionedRecord
 from tidelog.core.ids import SeqNo
 from tidelog.store.wrappers.read_only import write_refused
 
@@ -20,6 +20,9 @@ class ReadOnlyConsensus:
         return await self.inner.head(key)
 
     async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
+        raise write_refused()
+
+    async def compare_and_set_all(self, records: Sequence[KeyRecord]) -> bool:
         raise write_refused()
 
     async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[VersionedRecord]:

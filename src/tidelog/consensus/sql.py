@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from tidelog.consensus.port import ENVIRONMENT, VersionedRecord, check_truncation
+from tidelog.consensus.port import ENVIRONMENT, KeyRecord, VersionedRecord, check_truncation
 from tidelog.core.clock import Clock, backoff_us
 from tidelog.core.ids import SeqNo, check_seqno
 from tidelog.errors import ConsensusGone, LocationError, Outcome, OutcomeUnknown
@@ -104,14 +104,22 @@ class SqlConsensus:
         return _versioned(rows)[0] if rows else None
 
     async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
-        check_seqno(seqno)
-        values = {"key": key, "seqno": seqno, "write_id": self.clock.unique(), "data": bytes(data)}
+        return await self.compare_and_set_all([KeyRecord(key, seqno, data)])
+
+    async def compare_and_set_all(self, records: Sequence[KeyRecord]) -> bool:
+        for one in records:
+            check_seqno(one.seqno)
+        key, write_id = records[0].key, self.clock.unique()
+        first: dict[str, object] = {"key": key, "seqno": records[0].seqno, "write_id": write_id}
+        statement, values = INSERT, {**first, "data": bytes(records[0].data)}
+        if len(records) > 1:
+            statement, values = _insert_all(records, write_id)
         failed: LocationError | None = None
         for attempt in range(self.attempts):
             try:
-                if await self._run(INSERT, values):
+                if await self._run(statement, values):
                     return True
-                return failed is not None and await self._is_ours(values)
+                return failed is not None and await self._is_ours(first)
             except OutcomeUnknown:
                 raise
             except LocationError as error:
@@ -190,6 +198,30 @@ class SqlConsensus:
             # Checked once: if the rows vanish later, the states' own checks detect it.
             self.founded = False
         return await self.database.run(statement, {"location": self.location, **values})
+
+
+def _insert_all(records: Sequence[KeyRecord], write_id: str) -> tuple[str, dict[str, object]]:
+    """Return the statement that inserts all records or none, and its values.
+
+    A row that another statement has inserted meanwhile makes the whole statement fail. The drivers
+    then return no rows.
+    """
+    values: dict[str, object] = {"write_id": write_id}
+    rows, newest = [], []
+    for n, one in enumerate(records):
+        values |= {f"key{n}": one.key, f"seqno{n}": one.seqno, f"data{n}": bytes(one.data)}
+        head = f"SELECT max(seqno) FROM tidelog_records WHERE {_HERE}".replace("(key)", f"(key{n})")
+        newest.append(f"coalesce(({head}), 0) = %(seqno{n})s - 1")
+        rows.append(
+            f"SELECT %(location)s, %(key{n})s, %(seqno{n})s, %(write_id)s, %(data{n})s "
+            "WHERE (SELECT fits FROM heads)"
+        )
+    statement = (
+        f"WITH heads AS (SELECT {' AND '.join(newest)} AS fits) "
+        "INSERT INTO tidelog_records (location, key, seqno, write_id, data) "
+        f"{' UNION ALL '.join(rows)} RETURNING seqno"
+    )
+    return statement, values
 
 
 def _versioned(rows: list[tuple[Any, ...]]) -> list[VersionedRecord]:

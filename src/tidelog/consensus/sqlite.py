@@ -148,7 +148,10 @@ def _connect(path: Path, *, make: bool) -> sqlite3.Connection:
 
 
 def _execute(connection: sqlite3.Connection, statement: str, values: dict[str, object]) -> Rows:
-    rows = connection.execute(_PARAMETER.sub(r":\1", statement), values).fetchall()
+    try:
+        rows = connection.execute(_PARAMETER.sub(r":\1", statement), values).fetchall()
+    except sqlite3.IntegrityError:
+        return []  # Another process has inserted a row of it: see `tidelog.consensus.sql`.
     if rows and statement.startswith("DELETE"):
         _empty_wal(connection)
     return rows

@@ -1,4 +1,4 @@
-"""Consensus on the object store: one object per key, replaced by a conditional put.
+"""Consensus on the object store: one object per key or group, replaced by a conditional put.
 
 A compare-and-set takes one round trip and no clock. A lost answer can be resolved for this reason:
 a put is conditional on the version of the object that this process saw. While the object still has
@@ -16,10 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tidelog.consensus import object_consensus as objects
+from tidelog.consensus.groups import GroupConsensus
 from tidelog.consensus.object_consensus import EMPTY, ConsensusObject, Spill
-from tidelog.consensus.port import VersionedRecord, check_truncation
+from tidelog.consensus.port import KeyRecord, VersionedRecord, check_truncation
 from tidelog.core.clock import Clock, backoff_us
-from tidelog.core.ids import SeqNo, check_seqno
+from tidelog.core.ids import SeqNo, check_seqno, group_of, is_group
 from tidelog.errors import (
     ContentionError,
     CorruptionError,
@@ -28,6 +29,7 @@ from tidelog.errors import (
     ObjectNotFound,
     Outcome,
     OutcomeUnknown,
+    require,
 )
 from tidelog.store.port import Store
 
@@ -46,7 +48,8 @@ class _ObjectVersion:
 class StoreConsensus:
     """Consensus in objects; ``attempts`` is the number of tries of a call before it fails.
 
-    Objects are stored below ``root``, and spills below ``root`` + "-spill".
+    Objects are stored below ``root``, and spills below ``root`` + "-spill". The keys of a group
+    have one object: see `tidelog.consensus.groups`.
     """
 
     store: Store
@@ -55,16 +58,33 @@ class StoreConsensus:
     attempts: int = 20
     _spilled: dict[str, tuple[objects.ConsensusEntry, ...]] = field(default_factory=dict)
     _held: dict[str, _ObjectVersion] = field(default_factory=dict)
+    _groups: GroupConsensus = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._groups = GroupConsensus(
+            store=self.store, clock=self.clock, root=self.root, attempts=self.attempts
+        )
 
     async def head(self, key: str) -> VersionedRecord | None:
+        if group_of(key):
+            return await self._groups.head(key)
         held = await self._refresh(key)
         if not held.contents.records:
             return None
         newest = held.contents.records[-1]
         return VersionedRecord(SeqNo(newest.seqno), newest.data)
 
+    async def compare_and_set_all(self, records: Sequence[KeyRecord]) -> bool:
+        one = records[0]
+        if group_of(one.key):
+            return await self._groups.compare_and_set_all(records)
+        require(len(records) == 1, "keys without a group are written one at a time", key=one.key)
+        return await self.compare_and_set(one.key, one.seqno, one.data)
+
     async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
         check_seqno(seqno)
+        if group_of(key):
+            return await self._groups.compare_and_set_all([KeyRecord(key, seqno, data)])
         write_id = self.clock.unique()
         held = self._held.get(key)
         if held is None or held.contents.head_seqno < seqno - 1:
@@ -96,6 +116,8 @@ class StoreConsensus:
         )
 
     async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[VersionedRecord]:
+        if group_of(key):
+            return await self._groups.scan(key, start, limit)
         for _ in range(self.attempts):
             held = await self._refresh(key)
             try:
@@ -118,6 +140,8 @@ class StoreConsensus:
         )
 
     async def truncate(self, key: str, before: SeqNo) -> int:
+        if group_of(key):
+            return await self._groups.truncate(key, before)
         stamp = self.clock.unique()
         first: int | None = None
         for attempt in range(self.attempts):
@@ -159,6 +183,8 @@ class StoreConsensus:
         first record, so a spill that begins earlier is dead. The folder is listed first: an object
         that is read later names each listed spill that landed.
         """
+        if group_of(key):
+            return await self._groups.sweep(key)
         folder = f"{self.root}-spill/{key}/"
         listed = [entry.key async for entry in self.store.list(folder)]
         if not listed:
@@ -177,13 +203,24 @@ class StoreConsensus:
         return len(dead)
 
     async def list_keys(self, prefix: str = "") -> AsyncIterator[str]:
-        async for entry in self.store.list(self._path(prefix)):
-            yield entry.key.removeprefix(f"{self.root}/")
+        # The prefix may be longer than the name of a group's object.
+        shown = group_of(prefix) or prefix
+        async for entry in self.store.list(self._path(shown)):
+            name = entry.key.removeprefix(f"{self.root}/")
+            if not is_group(name):
+                yield name
+                continue
+            async for key in self._groups.keys(name):
+                if key.startswith(prefix):
+                    yield key
 
     async def found(self) -> None:
         """Do nothing: records in the store are lost only together with the location."""
 
     async def adopt(self, key: str, records: Sequence[VersionedRecord]) -> None:
+        if group_of(key):
+            await self._groups.adopt(key, records)
+            return
         contents = EMPTY
         for record in records:
             contents = objects.adopt_record(

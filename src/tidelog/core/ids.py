@@ -5,7 +5,8 @@ namespace. The form of an id shows its kind:
 
 - The controller's shard is `CATALOG_SHARD`.
 - The transaction shard of the tables is named `TABLES`, a name that users cannot choose.
-- The shards of collections have random ids (`new_shard_id`).
+- The shards of collections have random ids (`new_shard_id`). The shards of a source share one
+  object of consensus, their group, and their ids begin with its id (`group_of`).
 - A shard that a user named is ``KIND.NAME``, such as ``user.NAME``. Only these ids have a dot.
 """
 
@@ -20,6 +21,7 @@ from tidelog.core.clock import Clock
 from tidelog.errors import UsageError
 
 ShardId = NewType("ShardId", str)  # "s" and 32 hex digits, "user." and a name, or "catalog"
+GroupId = NewType("GroupId", str)  # "g" and 32 hex digits; ids of its shards add "-" and 12 more
 RenditionId = NewType("RenditionId", str)  # "r" and 32 hex digits
 SourceId = NewType("SourceId", str)  # "o" and 32 hex digits
 WriterId = NewType("WriterId", str)  # "w" and 32 hex digits, or a name that a user chose
@@ -29,6 +31,8 @@ CATALOG_SHARD: Final = ShardId("catalog")
 TABLES: Final = ".tables"
 SEQNO_MAX: Final = 2**63 - 1
 
+_GROUPED = re.compile(r"(g[0-9a-f]{32})-[0-9a-f]{12}")
+_GROUP = re.compile(r"g[0-9a-f]{32}")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
@@ -98,8 +102,26 @@ def is_named(shard: str) -> bool:
     return "." in shard
 
 
-def new_shard_id(clock: Clock) -> ShardId:
-    return ShardId("s" + clock.unique())
+def new_shard_id(clock: Clock, group: GroupId | None = None) -> ShardId:
+    """Return a new id: of a shard in a group, or of a shard with a consensus object of its own."""
+    if group is None:
+        return ShardId("s" + clock.unique())
+    return ShardId(f"{group}-{clock.unique()[-12:]}")
+
+
+def new_group_id(clock: Clock) -> GroupId:
+    return GroupId("g" + clock.unique())
+
+
+def group_of(key: str) -> GroupId | None:
+    """Return the group of a shard; None if the shard has a consensus object of its own."""
+    found = _GROUPED.fullmatch(key)
+    return None if found is None else GroupId(found[1])
+
+
+def is_group(name: str) -> bool:
+    """Return True if the name of a consensus object is that of a group."""
+    return _GROUP.fullmatch(name) is not None
 
 
 def new_rendition_id(clock: Clock) -> RenditionId:

@@ -17,11 +17,11 @@ Source: persist, "Consensus".
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tidelog.consensus.port import Consensus, VersionedRecord
+from tidelog.consensus.port import Consensus, KeyRecord, VersionedRecord
 from tidelog.core.clock import Clock, backoff_us
 from tidelog.core.ids import SeqNo
 from tidelog.errors import ConsensusMoved, LocationError, Outcome
@@ -83,23 +83,29 @@ class GuardedConsensus:
         return records
 
     async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
+        return await self.compare_and_set_all([KeyRecord(key, seqno, data)])
+
+    async def compare_and_set_all(self, records: Sequence[KeyRecord]) -> bool:
         self._check_here()
-        # Only a record directly after the fence can land: the fence has its own seqno, and seqnos
-        # are dense. The mover copies records up to its fence, so a record after it would be lost.
-        fenced_at, move = self._fenced.get(key, (0, ""))
-        if fenced_at and fenced_at == seqno - 1:
-            # Only that move matters: a later one fences the key again. Either its fence or this
-            # record gets the seqno, and the other write finds it taken.
-            await self._wait_out(move)
-            self._fenced.pop(key, None)
-        if seqno == 2:
+        for one in records:
+            # Only a record directly after the fence can land: the fence has its own seqno, and
+            # seqnos are dense. The mover copies records up to its fence, so a record after it would
+            # be lost.
+            fenced_at, move = self._fenced.get(one.key, (0, ""))
+            if fenced_at and fenced_at == one.seqno - 1:
+                # Only that move matters: a later one fences the key again. Either its fence or this
+                # record gets the seqno, and the other write finds it taken.
+                await self._wait_out(move)
+                self._fenced.pop(one.key, None)
+        seqnos = {one.seqno for one in records}
+        if 2 in seqnos:
             await self._wait_out()
-        landed = await self.inner.compare_and_set(key, seqno, data)
-        if landed and seqno == 1:
+        landed = await self.inner.compare_and_set_all(records)
+        if landed and 1 in seqnos:
             try:
                 await self._wait_out()
             except (ConsensusMoved, LocationError) as error:
-                error.outcome = Outcome.UNKNOWN  # The move may have copied the record, or not.
+                error.outcome = Outcome.UNKNOWN  # The move may have copied the records, or not.
                 raise
         return landed
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
-from tidelog.consensus.port import Consensus, VersionedRecord
+from tidelog.consensus.port import Consensus, KeyRecord, VersionedRecord
 from tidelog.core.clock import Clock, backoff_us, wall_us
 from tidelog.core.ids import SeqNo
 from tidelog.core.metrics import observe_commit
@@ -69,6 +69,15 @@ class _Decisions(Generic[S, D]):
         return len(self.diffs) == len(self.answers)
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedRecord(Generic[S]):
+    """A record to write, and the state and the history of its machine after it."""
+
+    written: KeyRecord
+    state: S
+    history: History
+
+
 @dataclass(slots=True, kw_only=True)
 class Machine(Generic[S, D]):
     """One durable state.
@@ -91,7 +100,7 @@ class Machine(Generic[S, D]):
     history: History = field(init=False, default=History())
     _is_new: bool = field(init=False, default=False)
     maintenance: MachineMaintenance[S, D] = field(init=False)
-    _lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
+    lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
     _yields: int = field(init=False, default=0)
     _not_before_us: int = field(init=False, default=0)
     _waiting: list[_Job] = field(init=False, default_factory=list)
@@ -103,8 +112,8 @@ class Machine(Generic[S, D]):
 
     async def refresh(self) -> S:
         """Read the records that other processes committed, and return the newest state."""
-        async with self._lock:
-            await self._catch_up()
+        async with self.lock:
+            await self.catch_up()
             return self.state
 
     async def commit(self, decide: Callable[[S], Decision[D, R]]) -> R:
@@ -134,8 +143,8 @@ class Machine(Generic[S, D]):
         Raises:
             LocationError: the store failed; no state names an object that was deleted.
         """
-        async with self._lock:
-            await self._catch_up()
+        async with self.lock:
+            await self.catch_up()
             return await self.maintenance.collect(
                 self.vanished_us if after_us is None else after_us
             )
@@ -146,8 +155,8 @@ class Machine(Generic[S, D]):
         Raises:
             LocationError: the store failed; call again.
         """
-        async with self._lock:
-            await self._catch_up()
+        async with self.lock:
+            await self.catch_up()
             return await self.maintenance.clear()
 
     async def settle(self, *, after_us: int | None = None) -> int:
@@ -160,20 +169,20 @@ class Machine(Generic[S, D]):
         Raises:
             LocationError: the store failed; call again.
         """
-        async with self._lock:
-            await self._catch_up()
+        async with self.lock:
+            await self.catch_up()
             for _ in range(_SETTLE_TRIES):
                 if self.history.changed <= self.history.rolled_up:
                     break
                 await self.maintenance.roll_up_now()
-                await self._catch_up()
+                await self.catch_up()
             return await self.maintenance.settle(self.vanished_us if after_us is None else after_us)
 
     async def _work(self) -> None:
         jobs: list[_Job] = []
         try:
             while self._waiting:
-                async with self._lock:
+                async with self.lock:
                     jobs, self._waiting = self._waiting[:TOGETHER_MAX], self._waiting[TOGETHER_MAX:]
                     try:
                         await self._commit(jobs)
@@ -194,7 +203,7 @@ class Machine(Generic[S, D]):
             begin_us = self.clock.monotonic_us()
             decided = self._decide(jobs)
             if not decided.is_sure and not known_fresh:
-                await self._catch_up()
+                await self.catch_up()
                 known_fresh = True
                 continue
             if decided.diffs and not await self.append(decided.diffs, decided.state):
@@ -202,8 +211,8 @@ class Machine(Generic[S, D]):
                 # The first decision may use an old state, so its loss shows no contention. A loss
                 # after a refresh does: the random pause spreads the contending writers.
                 if attempt:
-                    await self._pause(attempt, self.clock.monotonic_us() - begin_us)
-                await self._catch_up()
+                    await self.pause(attempt, self.clock.monotonic_us() - begin_us)
+                await self.catch_up()
                 known_fresh = True
                 continue
             if decided.diffs:
@@ -236,7 +245,7 @@ class Machine(Generic[S, D]):
         if wait_us > 0:
             await self.clock.sleep(wait_us)
 
-    async def _pause(self, lost: int, try_us: int) -> None:
+    async def pause(self, lost: int, try_us: int) -> None:
         """Wait after a lost race; ``try_us`` is the time that the last try took."""
         # The pause depends on the speed of the store. With long pauses a fast store would be idle,
         # or serve only the winners.
@@ -287,6 +296,14 @@ class Machine(Generic[S, D]):
 
     async def append(self, diffs: tuple[D, ...], after: S) -> bool:
         """Write one record; return True if it landed. This machine then has the state ``after``."""
+        prepared = self.prepare(diffs, after)
+        if not await self.consensus.compare_and_set_all([prepared.written]):
+            return False
+        self.land(prepared)
+        return True
+
+    def prepare(self, diffs: tuple[D, ...], after: S) -> PreparedRecord[S]:
+        """Return the next record, which leads to the state ``after``."""
         seqno = SeqNo(self.seqno + 1)
         rollup, floor, erased = self.maintenance.to_name(self.history)
         record = Record(
@@ -296,16 +313,19 @@ class Machine(Generic[S, D]):
             at_us=wall_us(self.clock),
             diffs=tuple(self.language.encode_diff(diff) for diff in diffs),
         )
-        if not await self.consensus.compare_and_set(self.key, seqno, records.encode_record(record)):
-            return False
-        self.state, self.seqno = after, seqno
-        self.history = follow(self.history, seqno, record, self._vanished(diffs))
-        return True
+        data, kept_from = records.encode_record(record), max(floor, 1)
+        history = follow(self.history, seqno, record, self._vanished(diffs))
+        return PreparedRecord(KeyRecord(self.key, seqno, data, kept_from), after, history)
+
+    def land(self, prepared: PreparedRecord[S]) -> None:
+        """Continue with the state after a record that has landed."""
+        self.state, self.seqno = prepared.state, prepared.written.seqno
+        self.history = prepared.history
 
     def _vanished(self, diffs: tuple[D, ...]) -> tuple[str, ...]:
         return tuple(path for diff in diffs for path in self.language.vanished(diff))
 
-    async def _catch_up(self) -> None:
+    async def catch_up(self) -> None:
         """Apply the records after our seqno; if they were truncated, start from a rollup."""
         for attempt in range(_MISSING_TRIES):
             versions = await self.consensus.scan(self.key, SeqNo(self.seqno + 1))

@@ -14,6 +14,7 @@ from typing import Final
 from tidelog.collection.catalog.catalog import INGEST_HOLD
 from tidelog.consensus.port import Consensus
 from tidelog.core.frontier import Frontier
+from tidelog.core.ids import group_of
 from tidelog.machine.lost import has_parts, state_lost, state_set_back
 from tidelog.persist.handle.shard import Shard
 
@@ -22,7 +23,7 @@ _SHARD_OF_A_SOURCE: Final = re.compile(r"s[0-9a-f]{32}")
 
 def is_of_source(shard: str) -> bool:
     """Return True if an id is that of a source's shard; the source may have been dropped."""
-    return _SHARD_OF_A_SOURCE.fullmatch(shard) is not None
+    return group_of(shard) is not None or _SHARD_OF_A_SOURCE.fullmatch(shard) is not None
 
 
 async def has_sources(consensus: Consensus) -> bool:
@@ -34,9 +35,10 @@ async def has_sources(consensus: Consensus) -> bool:
     Raises:
         LocationError: the store failed.
     """
-    async for key in consensus.list_keys("s"):
-        if is_of_source(key):
-            return True
+    for prefix in ("s", "g"):
+        async for key in consensus.list_keys(prefix):
+            if is_of_source(key):
+                return True
     return False
 
 

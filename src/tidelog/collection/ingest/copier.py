@@ -5,15 +5,17 @@ See `tidelog.collection.ingest.copying` for the protocol.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tidelog.collection.ingest.copying import CopiedShards, CopyStep, StepParts, holds_of_step
 from tidelog.collection.ingest.source_shards import SourceShards, same_as_theirs
-from tidelog.collection.ingest.tick import Commits, Tick
+from tidelog.collection.ingest.tick import Tick, TickCommit
 from tidelog.core.frontier import Frontier
 from tidelog.errors import SourceDropped
-from tidelog.persist.states.transition import Verdict
+from tidelog.persist.format.part import Part
+from tidelog.persist.handle.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Copier:
             return None
         step = self.former.plan(self.to.upper.time, bytes_max)
         found = await self.former.step(step, self.to)
-        done = await self._commit(step, found)
+        done = await self._commit(step, found).commit()
         await self._end()
         return Tick(
             step.lower,
@@ -70,24 +72,21 @@ class Copier:
             await self.former.release(self.to.remap)
         return self.to.is_copying
 
-    async def _commit(self, step: CopyStep, found: StepParts) -> Commits:
-        """Commit a step to each shard that does not have it yet; see `Ingester`."""
-        won = unchecked = 0
-        is_ours = False
+    def _commit(self, step: CopyStep, found: StepParts) -> TickCommit:
+        """Return the commit of a step: that of a tick, with other holds."""
         lower, upper = Frontier.at(step.lower), Frontier.at(step.upper)
-        for shard, parts in zip(self.to.written, found.parts, strict=True):
-            done = None
-            if shard.state.upper_frontier <= lower:
-                holds = holds_of_step(shard, step)
-                done = await shard.commit_parts(list(parts), lower, upper, holds=holds)
-                self.to.check_alive()
-            is_ours = done is not None and done.verdict is not Verdict.MISMATCH
-            if is_ours:
-                won += 1
-            elif upper <= shard.state.upper_frontier:
-                unchecked += not same_as_theirs(shard, parts, lower, upper)
-            # Otherwise another ingester made a shorter step. The next step starts from its upper.
-        return Commits(won, unchecked, is_ours)
+
+        async def is_same(shard: Shard, parts: Sequence[Part]) -> bool:
+            return same_as_theirs(shard, parts, lower, upper)
+
+        return TickCommit(
+            to=self.to,
+            lower=step.lower,
+            upper=step.upper,
+            parts=found.parts,
+            holds=partial(holds_of_step, step=step),
+            is_same=is_same,
+        )
 
     async def _end(self) -> bool:
         """End the copy if all times of the other rendition are copied; return True if it did.

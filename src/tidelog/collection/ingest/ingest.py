@@ -35,7 +35,7 @@ from tidelog.collection.ingest.evolving import candidates, new_columns, not_give
 from tidelog.collection.ingest.notes import add_notes
 from tidelog.collection.ingest.program import check_program
 from tidelog.collection.ingest.source_shards import SourceShards, same_as_theirs
-from tidelog.collection.ingest.tick import Commits, Tick
+from tidelog.collection.ingest.tick import Commits, Proposal, Tick, TickCommit
 from tidelog.collection.source.binding import (
     AddressRange,
     Binding,
@@ -66,13 +66,14 @@ from tidelog.errors import (
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import encode_with_known
 from tidelog.persist.handle.shard import INLINE_STATE_BYTES_MAX, Shard
+from tidelog.persist.handle.together import ShardAppend
 from tidelog.persist.read.reader import parts_until
 from tidelog.persist.states.holding import HISTORY_HOLD
-from tidelog.persist.states.transition import Verdict
 from tidelog.store.wrappers.metered import Usage
 
 TRIES_MAX = 100
 REST_SHARE = 1.25
+COMPUTED_FIRST_BYTES = 8 * 1024 * 1024
 _AHEAD = f"gave up after {TRIES_MAX} tries: other ingesters committed first; try again"
 
 
@@ -188,7 +189,7 @@ class Ingester(SourceShards):
         plan = await self.plan(head, self.upper.time)
         if plan is None or not plan.ranges:
             return False
-        await self._propose(plan, self.upper.time)
+        await self._propose(plan, head, self.upper.time)
         return True
 
     async def _begin_to_hold(self) -> None:
@@ -230,58 +231,82 @@ class Ingester(SourceShards):
         self.check_needed()
         lower = upper.time
         plan: Plan | None = None
-        ready: tuple[Binding, TickParts] | None = None
+        proposed: Proposal | None = None
         if self.remap.state.upper == lower:
             plan = await self.plan(head, lower)
             await self._store_notes()
             # With times from the data, a plan without ranges may still release rows held back.
             if plan is None or not (plan.ranges or may_idle or plan.upper is not None):
                 return None
-            ready = await self._propose(plan, lower)
+            proposed = await self._propose(plan, head, lower)
             self.check_alive()
             if self.is_look_due:
                 await self._check_there()
         exhausted = plan is not None and not plan.ranges and plan.upper is None
-        binding = await self._binding(lower)
+        landed = None if proposed is None else proposed.commits
+        binding = proposed.binding if proposed and landed else await self._binding(lower)
         # Read the progress before the commit. This read fails if other ingesters are ahead, and a
         # failure after the commit would lose the counts of this tick.
         progress = await self.progress(lower)
-        if self.is_altered:
+        if self.is_altered and landed is None:
             await self.evolve(self.schema_id_of(binding, progress))
+        if proposed is not None and proposed.binding == binding and proposed.computed is not None:
+            computed = proposed.computed
+        else:
+            computed = await self._compute(binding)
+        commits = landed or await self._commit(binding, computed)
         if not binding.ranges and not progress.held:
-            done = await self._commit(binding, nothing_computed(len(self.outputs)))
             self._progress = binding.upper, progress
-            return Tick(lower, binding.upper, won=done.won, exhausted=exhausted)
-        if ready is None or ready[0] != binding:
-            ready = binding, await self._compute(binding)
-        commits = await self._commit(binding, ready[1])
-        tick, after = self._land(head, binding, progress, ready[1], commits)
+            return Tick(lower, binding.upper, won=commits.won, exhausted=exhausted)
+        tick, after = self._land(head, binding, progress, computed, commits)
         if after is not None:
             schema = self.remap_schema_of(self.remap.state)
             await self.checkpoints.write(after, schema, binding.upper)
         added, self._added = self._added, ()
         return replace(tick, exhausted=exhausted, added=added)
 
-    async def _propose(self, plan: Plan, lower: int) -> tuple[Binding, TickParts] | None:
-        """Propose a plan's binding; if its parts had to be computed before, return both."""
-        upper = self._upper_of(plan, lower)
-        ready: tuple[Binding, TickParts] | None = None
+    async def _propose(self, plan: Plan, head: SourceHead, lower: int) -> Proposal:
+        """Propose a plan's binding; if its parts can be computed before, together with them."""
+        progress = await self.progress(lower)
+        planned = Binding(lower, self._upper_of(plan, lower), plan.ranges)
+        is_together = self._binds_with_rows(head, planned, progress)
+        computed: TickParts | None = None
         if plan.ranges:
             if not self._is_checked:
                 await self._check_program()
             await self.engine.prepare(self.info, plan.ranges)
-            if self.strict or self.info.evolve is True:
-                # Compute before the binding. A binding fixes the bytes of its files, so a user
-                # could not correct refused rows after it. It also fixes the columns.
-                planned = Binding(lower, upper, plan.ranges)
-                computed = await self._computed(planned)
-                if self.info.evolve is True and await self._evolve_source(planned, computed[0]):
-                    plan = self._marked(plan, await self.progress(lower))
-                    planned = Binding(lower, upper, plan.ranges)
-                    computed = await self._computed(planned)
-                ready = planned, await self._completed(*computed)
-        await self._mint(plan, lower, upper)
-        return ready
+        # With strict or evolve, compute before the binding in any case: it fixes the bytes of its
+        # files and the columns, so a user could not correct refused rows after it.
+        if is_together or (plan.ranges and (self.strict or self.info.evolve is True)):
+            found = await self._computed(planned)
+            if self.info.evolve is True and await self._evolve_source(planned, found[0]):
+                # The outputs get new columns only after the binding.
+                plan, is_together = self._marked(plan, progress), False
+                planned = replace(planned, ranges=plan.ranges)
+                found = await self._computed(planned)
+            computed = await self._completed(*found)
+        rows: list[ShardAppend] = []
+        if is_together and computed is not None:
+            rows = self._commit_of(planned, computed).appends(self.written)
+        landed = await self._mint(plan, lower, planned.upper, rows)
+        won = len(rows) if landed else 0
+        return Proposal(planned, computed, Commits(won, 0, True) if won else None)
+
+    def _binds_with_rows(
+        self, head: SourceHead, planned: Binding, progress: SourceProgress
+    ) -> bool:
+        """Return True if one commit can have a binding and its rows.
+
+        Much data is bound before it is computed: of several ingesters, only one then computes a
+        plan in vain. An output that needs other columns first must not get them before the binding.
+        The first binding is proposed alone, because commands announce nothing before it.
+        """
+        if not self.is_one_group or self._looked[0] is None:
+            return False
+        if self._left_bytes(head, progress.taken) > COMPUTED_FIRST_BYTES:
+            return False
+        schema_id = self.schema_id_of(planned, progress)
+        return all(len(one.state.retired) == schema_id for one in self.outputs)
 
     async def _evolve_source(self, planned: Binding, computed: TickParts) -> bool:
         """Add columns to the source for new fields of rows to bind; return True if it has changed.
@@ -357,11 +382,13 @@ class Ingester(SourceShards):
     async def _compute(self, binding: Binding) -> TickParts:
         return await self._completed(*await self._computed(binding))
 
-    async def _computed(self, binding: Binding) -> tuple[TickParts, Job, list[AddressRange]]:
-        """Return a binding's parts, its job, and its skipped ranges that end here."""
+    async def _computed(self, binding: Binding) -> tuple[TickParts, Job | None, list[AddressRange]]:
+        """Return a binding's parts, its job if it has one, and its skipped ranges that end here."""
         progress = await self.progress(binding.lower)
-        job, skipped = self.job_of(binding, progress), self.lost_in(binding, progress)
         computed = nothing_computed(len(self.outputs))
+        if not binding.ranges and not progress.held:
+            return computed, None, []
+        job, skipped = self.job_of(binding, progress), self.lost_in(binding, progress)
         if job.ranges:
             if not self._is_checked:
                 await self._check_program()
@@ -378,7 +405,7 @@ class Ingester(SourceShards):
         self._is_checked = True
 
     async def _completed(
-        self, computed: TickParts, job: Job, skipped: Sequence[AddressRange]
+        self, computed: TickParts, job: Job | None, skipped: Sequence[AddressRange]
     ) -> TickParts:
         """Return computed parts with a bad row for each skipped range.
 
@@ -387,7 +414,7 @@ class Ingester(SourceShards):
         """
         if self.strict and (computed.bad or computed.dropped):
             raise rows_refused(computed)
-        if skipped:
+        if skipped and job is not None:
             return await write_skipped(computed, skipped, job, store=self.store, clock=self.clock)
         return computed
 
@@ -541,34 +568,18 @@ class Ingester(SourceShards):
         return [*rows, *deleted, computed.error_parts]
 
     async def _commit(self, binding: Binding, computed: TickParts) -> Commits:
-        """Commit the parts of a binding to each shard that does not have it yet.
+        return await self._commit_of(binding, computed).commit()
 
-        If another ingester was first at a shard, compare its commit with the computed parts. All
-        compute the same updates, so shards with commits of several ingesters fit together.
-        """
-        won = unchecked = 0
-        is_ours = False
-        lower, upper = Frontier.at(binding.lower), Frontier.at(binding.upper)
-        for shard, parts in zip(self.written, self.parts_of(computed), strict=True):
-            done = None
-            if shard.state.upper_frontier <= lower:
-                holds = self._holds_of(shard, binding)
-                done = await shard.commit_parts(list(parts), lower, upper, holds=holds)
-                self.check_alive()
-            is_ours = done is not None and done.verdict is not Verdict.MISMATCH
-            if is_ours:
-                won += 1
-            elif upper <= shard.state.upper_frontier:
-                skipped = self._skipped
-                unchecked += not await self._same(binding, shard, parts)
-                if self._skipped != skipped:
-                    # The other ingester skipped a file that is in these parts. The rest of them
-                    # must not be committed next to its commit: a deletion could contradict a row.
-                    # The next tick computes the binding without the file.
-                    break
-            # Otherwise another ingester advanced the upper within the binding, in an idle tick. The
-            # next tick starts from the shards' states.
-        return Commits(won, unchecked, is_ours)
+    def _commit_of(self, binding: Binding, computed: TickParts) -> TickCommit:
+        """Return the commit of a binding's parts to all shards."""
+        return TickCommit(
+            to=self,
+            lower=binding.lower,
+            upper=binding.upper,
+            parts=self.parts_of(computed),
+            holds=partial(self._holds_of, binding=binding),
+            is_same=partial(self._same, binding),
+        )
 
     def _holds_of(self, shard: Shard, binding: Binding) -> dict[str, Frontier]:
         """Return the holds that a commit moves: the ingesters', and with a retention, `history`."""
@@ -578,8 +589,12 @@ class Ingester(SourceShards):
             holds[HISTORY_HOLD] = history_at(binding.upper, self._retain_ms)
         return holds
 
-    async def _same(self, binding: Binding, shard: Shard, parts: Sequence[Part]) -> bool:
+    async def _same(self, binding: Binding, shard: Shard, parts: Sequence[Part]) -> bool | None:
         """Compare computed parts with another ingester's commit; see `same_as_theirs`.
+
+        The result is None if the other ingester skipped a file that is in these parts. The rest of
+        them must not be committed next to its commit: a deletion could contradict a row. The next
+        tick computes the binding without the file.
 
         Raises:
             DataDiffers: they differ, although no file of the binding was skipped.
@@ -588,11 +603,12 @@ class Ingester(SourceShards):
             return same_as_theirs(shard, parts, *map(Frontier.at, (binding.lower, binding.upper)))
         except DataDiffers:
             # One of the two ingesters may have skipped a file that the other one still read.
+            skipped = self._skipped
             await self._check_there()
             held = (await self.progress(binding.lower)).held
             if not any(self.is_skipped(found) for found in (*binding.ranges, *held)):
                 raise
-            return False
+            return None if self._skipped != skipped else False
 
 
 def late_in(binding: Binding, before: Taken) -> int:

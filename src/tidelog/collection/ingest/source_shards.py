@@ -50,7 +50,7 @@ from tidelog.collection.source.kind import SourceKind
 from tidelog.collection.source.kinds import registered_kind
 from tidelog.collection.source.port import Plan, RawSource
 from tidelog.consensus.port import Consensus
-from tidelog.core.clock import Clock
+from tidelog.core.clock import Clock, run_all
 from tidelog.core.frontier import Frontier, meet
 from tidelog.core.ids import ShardId
 from tidelog.errors import (
@@ -67,16 +67,19 @@ from tidelog.persist.format.parquet import decode_parquet, encode_parquet
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import TIME, ShardSchema, decode_schema
 from tidelog.persist.format.updates import accumulate
-from tidelog.persist.handle.appending import AppendOptions, compare_and_append
+from tidelog.persist.handle.appending import AppendOptions, write_updates
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.handle.together import ShardAppend, append_together, by_group
 from tidelog.persist.read.reader import parts_between
 from tidelog.persist.read.snapshot import require_replaced
 from tidelog.persist.states.evolution import decide_found, newest_schema
 from tidelog.persist.states.holding import HISTORY_HOLD
 from tidelog.persist.states.state import State
-from tidelog.persist.states.transition import Verdict, difference
+from tidelog.persist.states.transition import difference
 from tidelog.rowhash import RowSum
 from tidelog.store.port import Store
+
+REFRESHES_AT_ONCE: Final = 8
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,6 +100,9 @@ class SourceShards:
     errors: Shard = field(init=False)
     remap: Shard = field(init=False)
     written: list[Shard] = field(init=False)  # A tick writes them in this order: errors last.
+    groups: list[list[Shard]] = field(init=False)  # The same shards, by their groups.
+    # One commit can write the bindings and all of ``written``.
+    is_one_group: bool = field(init=False)
     kind: type[SourceKind] | None = field(init=False)
     checkpoints: Checkpoints = field(init=False)
     _founded: ShardSchema = field(init=False)
@@ -127,6 +133,8 @@ class SourceShards:
         founded = None if self.is_altered else self._founded
         held = {BINDINGS_HOLD: beginning} if self.info.keeps_bindings is True else {}
         self.remap = self._shard(self.rendition.remap or "", founded, held)
+        self.groups = by_group(self.written)
+        self.is_one_group = len(by_group([self.remap, *self.written])) == 1
         self._hold_name = self.rendition.ingest_hold
         self.kind = registered_kind(self.info.kind)
         self.checkpoints = Checkpoints(
@@ -201,8 +209,8 @@ class SourceShards:
             CorruptionError: the state of a shard is lost or set back.
             LocationError: the store failed.
         """
-        for shard in (*self.written, self.remap):
-            await shard.refresh()
+        await run_all([shard.refresh for shard in self.written], at_once=REFRESHES_AT_ONCE)
+        await self.remap.refresh()
         self.check_needed()
         if self.is_copying and self.former is not None:
             await self.former.refresh()
@@ -365,10 +373,13 @@ class SourceShards:
             return None
         return await self._binding(lower)
 
-    async def _mint(self, plan: Plan, lower: int, upper: int) -> None:
-        """Propose a binding. If another ingester was first, its binding is recorded instead.
+    async def _mint(
+        self, plan: Plan, lower: int, upper: int, rows: Sequence[ShardAppend] = ()
+    ) -> bool:
+        """Propose a binding, together with its ``rows`` if given; return True if it landed.
 
-        The caller reads back the recorded binding in either case, and commits that one.
+        If another ingester was first, its binding is recorded instead. Unless rows landed, the
+        caller reads back the recorded binding in either case, and commits that one.
 
         Raises:
             SchemaEvolved: a command has changed the source since the catalog was read.
@@ -386,10 +397,13 @@ class SourceShards:
         # them (persist: "bounded input reliance"), unless the source keeps its bindings.
         holds = {self._hold_name: Frontier.at(max(lower - 1, 0))}
         options = AppendOptions(holds=holds, write_epoch=epoch)
-        given, start = updates if updates.num_rows else None, Frontier.at(lower)
-        done = await compare_and_append(self.remap, given, start, Frontier.at(upper), options)
-        if done.verdict is Verdict.MISMATCH and done.upper == start:
+        span = Frontier.at(lower), Frontier.at(upper)
+        parts = await write_updates(self.remap, updates, span, self.remap.written_schema())
+        landed = await append_together([ShardAppend(self.remap, parts, *span, options), *rows])
+        self.check_alive()
+        if not landed and self.remap.state.upper_frontier == span[0]:
             raise self.altered()
+        return landed
 
     async def _binding(self, lower: int) -> Binding:
         state = self.remap.state

@@ -1,12 +1,19 @@
-"""The results of a tick of an ingester, and of its commits."""
+"""The commits of a tick of an ingester, and its results."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidelog.collection.ingest.engine import TickParts
+from tidelog.collection.ingest.source_shards import SourceShards
+from tidelog.collection.source.binding import Binding
+from tidelog.core.frontier import Frontier
+from tidelog.persist.format.part import Part
+from tidelog.persist.handle.appending import AppendOptions
+from tidelog.persist.handle.shard import Shard
+from tidelog.persist.handle.together import ShardAppend, append_together
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +48,67 @@ class Commits(NamedTuple):
     won: int
     unchecked: int
     is_completed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickCommit:
+    """The commit of the parts of ``[lower, upper)`` to the shards of a rendition.
+
+    Shape: ``parts`` are in the order of `SourceShards.written`. ``holds`` returns the holds that
+        the commit of a shard moves. ``is_same`` compares parts with another ingester's commit: it
+        returns whether they could be compared, or None if the others must not be compared or
+        committed.
+    """
+
+    to: SourceShards
+    lower: int
+    upper: int
+    parts: Sequence[Sequence[Part]]
+    holds: Callable[[Shard], Mapping[str, Frontier]]
+    is_same: Callable[[Shard, Sequence[Part]], Awaitable[bool | None]]
+
+    def appends(self, shards: Sequence[Shard]) -> list[ShardAppend]:
+        """Return the appends to some of the shards."""
+        given = {shard.id: parts for shard, parts in zip(self.to.written, self.parts, strict=True)}
+        lower, upper = Frontier.at(self.lower), Frontier.at(self.upper)
+        return [
+            ShardAppend(one, given[one.id], lower, upper, AppendOptions(holds=self.holds(one)))
+            for one in shards
+        ]
+
+    async def commit(self) -> Commits:
+        """Commit to each group of shards that does not have the interval yet, as a whole.
+
+        If another ingester was first, compare its commit with the computed parts. All compute the
+        same updates, so groups with commits of several ingesters fit together.
+        """
+        won = unchecked = 0
+        is_ours = False
+        lower, upper = Frontier.at(self.lower), Frontier.at(self.upper)
+        for shards in self.to.groups:
+            appends = self.appends(shards)
+            behind = [one for one in appends if one.shard.state.upper_frontier <= lower]
+            is_ours = bool(behind) and await append_together(behind)
+            self.to.check_alive()
+            won += is_ours * len(behind)
+            # An idle tick of another ingester may have advanced the upper within the interval. The
+            # next tick starts from the shards' states.
+            for one in appends:
+                is_theirs = not is_ours or one not in behind
+                if is_theirs and upper <= one.shard.state.upper_frontier:
+                    is_same = await self.is_same(one.shard, one.parts)
+                    if is_same is None:
+                        return Commits(won, unchecked + 1, False)
+                    unchecked += not is_same
+        return Commits(won, unchecked, is_ours)
+
+
+class Proposal(NamedTuple):
+    """A proposed binding; its parts, if they were computed before; its commits, if it has landed.
+
+    Another ingester's binding may have landed instead, unless there are commits.
+    """
+
+    binding: Binding
+    computed: TickParts | None
+    commits: Commits | None

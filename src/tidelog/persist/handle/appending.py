@@ -103,7 +103,7 @@ async def _answer_by_stored_schema(
     if (_may_stream(updates) and is_stream(updates)) or not state.schema:
         return None  # A stream cannot be read twice.
     stored = stored_schema(state, lower)
-    command = _command(shard, [], lower, upper, options, schema=stored.encoded)
+    command = append_command(shard, [], lower, upper, options, schema=stored.encoded)
     try:
         table = await _whole(shard, updates, newest_schema(state))
         sum_t = await sum_by_stored_schema(shard, state, table, lower, upper)
@@ -141,6 +141,23 @@ async def sum_by_stored_schema(
     return sums[1].to_bytes()
 
 
+async def write_updates(
+    shard: ShardHandle, updates: pa.Table | None, span: Span, schema: ShardSchema
+) -> list[Part]:
+    """Write a table of updates at times in a span as parts, for a later commit.
+
+    Raises:
+        UsageError: the updates do not fit. LocationError: the store failed.
+    """
+    lower, upper = span
+    transition.check_interval(lower, upper, rows=0 if updates is None else updates.num_rows)
+    if updates is None or not updates.num_rows:
+        return []
+    work = partial(prepare_updates, updates, schema, lower=lower, upper=upper)
+    ready = await shard.clock.offload(work)
+    return await shard.writer(schema).write(ready, inline=shard.may_inline)
+
+
 async def _append(
     shard: ShardHandle, updates: Updates, lower: Frontier, upper: Frontier, options: AppendOptions
 ) -> AppendResult:
@@ -151,17 +168,9 @@ async def _append(
         parts = await _write_stream(shard, updates, schema, lower, upper)
         return await commit_parts(shard, parts, lower, upper, options)
     table = await _whole(shard, updates, schema)
-    rows = 0 if table is None else table.num_rows
-    transition.check_interval(lower, upper, rows=rows)
-    ready: pa.Table | None = None
-    if table is not None and rows:
-        work = partial(prepare_updates, table, schema, lower=lower, upper=upper)
-        ready = await shard.clock.offload(work)
 
     async def write() -> AppendResult:
-        parts: list[Part] = []
-        if ready is not None:
-            parts = await shard.writer(schema).write(ready, inline=shard.may_inline)
+        parts = await write_updates(shard, table, (lower, upper), schema)
         return await commit_parts(shard, parts, lower, upper, options)
 
     for _ in range(WRITES_MAX - 1):
@@ -186,7 +195,7 @@ async def commit_parts(
 ) -> AppendResult:
     """Commit parts that any process has written before; see `Shard.compare_and_append`."""
     schema = (options.schema or shard.written_schema()).encoded
-    command = _command(shard, parts, lower, upper, options, schema=schema)
+    command = append_command(shard, parts, lower, upper, options, schema=schema)
     try:
         return await shard.machine.commit(lambda state: transition.decide_append(state, command))
     except SchemaEvolved:
@@ -229,7 +238,7 @@ async def _answer_by_reading(shard: ShardHandle, command: CompareAndAppend) -> A
     raise overtaken()
 
 
-def _command(
+def append_command(
     shard: ShardHandle,
     parts: list[Part],
     lower: Frontier,
@@ -238,6 +247,7 @@ def _command(
     *,
     schema: bytes,
 ) -> CompareAndAppend:
+    """Return the command of a commit of parts to a shard."""
     return CompareAndAppend(
         schema=schema,
         parts=parts,
