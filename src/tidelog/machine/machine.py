@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
@@ -55,7 +56,7 @@ class _Job:
 
 
 @dataclass(frozen=True, slots=True)
-class _Decisions(Generic[S, D]):
+class Decisions(Generic[S, D]):
     """The results of commands that were decided one after the other."""
 
     state: S
@@ -116,8 +117,11 @@ class Machine(Generic[S, D]):
             await self.catch_up()
             return self.state
 
-    async def commit(self, decide: Callable[[S], Decision[D, R]]) -> R:
+    async def commit(self, decide: Callable[[S], Decision[D, R]], *, rides: bool = False) -> R:
         """Decide on the newest state, write the change, and return the decision's result.
+
+        A change that ``rides`` needs no request of its own: it waits for another commit of this
+        machine, or for `nudge`.
 
         ``decide`` may run several times, each time on a newer state. If a decision writes nothing,
         its result is used only if the state was read after this call began. Cancelling the call
@@ -130,9 +134,19 @@ class Machine(Generic[S, D]):
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(_retrieve_error)
         self._waiting.append(_Job(decide, answer, self.clock.monotonic_us()))
-        if self._worker is None:
-            self._worker = asyncio.create_task(self._work(), name=f"commits of {self.key}")
+        if not rides:
+            self.nudge()
         return await asyncio.shield(answer)
+
+    @property
+    def has_riders(self) -> bool:
+        """Return True if changes wait for another commit."""
+        return bool(self._waiting) and self._worker is None
+
+    def nudge(self) -> None:
+        """Write the changes that wait for another commit."""
+        if self.has_riders:
+            self._worker = asyncio.create_task(self._work(), name=f"commits of {self.key}")
 
     async def collect(self, *, after_us: int | None = None) -> int:
         """Delete objects that no readable state names; return the number of objects.
@@ -254,7 +268,7 @@ class Machine(Generic[S, D]):
         pause_us = backoff_us(lost - 1, self.clock, first_us=first_us, most_us=most_us)
         await self.clock.sleep(pause_us)
 
-    def _decide(self, jobs: list[_Job]) -> _Decisions[S, D]:
+    def _decide(self, jobs: list[_Job]) -> Decisions[S, D]:
         """Decide commands one after the other, each on the state after those before it."""
         state, diffs = self.state, []
         answers: list[tuple[_Job, Any, TidelogError | None]] = []
@@ -279,9 +293,32 @@ class Machine(Generic[S, D]):
                 state = self.language.apply(state, decision.diff)
                 diffs.append(decision.diff)
             answers.append((job, decision.result, None))
-        return _Decisions(state, tuple(diffs), tuple(answers))
+        return Decisions(state, tuple(diffs), tuple(answers))
 
-    def _answer_jobs(self, decided: _Decisions[S, D], attempt: int) -> None:
+    def with_riders(self, diff: D) -> Decisions[S, D]:
+        """Return a change of the state together with those that wait and can be decided after it.
+
+        Decisions without a change go on waiting, because this state may be an old one.
+        """
+        state, diffs = self.language.apply(self.state, diff), [diff]
+        answers: list[tuple[_Job, Any, TidelogError | None]] = []
+        for job in self._waiting[: TOGETHER_MAX - 1]:
+            with suppress(Exception):
+                decision = job.decide(state)
+                if decision.diff is not None:
+                    check_storable(self.language, decision.diff)
+                    state = self.language.apply(state, decision.diff)
+                    diffs.append(decision.diff)
+                    answers.append((job, decision.result, None))
+        return Decisions(state, tuple(diffs), tuple(answers))
+
+    def answer_riders(self, decided: Decisions[S, D], attempt: int) -> None:
+        """Answer changes of `with_riders` that have landed."""
+        done = {id(job) for job, _, _ in decided.answers}
+        self._waiting = [job for job in self._waiting if id(job) not in done]
+        self._answer_jobs(decided, attempt)
+
+    def _answer_jobs(self, decided: Decisions[S, D], attempt: int) -> None:
         now_us = self.clock.monotonic_us()
         for job, result, error in decided.answers:
             if job.answer.done():

@@ -56,7 +56,7 @@ async def _commit(commands: Sequence[Command[S, D, R]]) -> list[R]:
             if len(changes) < len(commands):
                 if is_fresh:
                     return [one.result for one in decided]
-            elif await _append(machines, changes):
+            elif await _append(machines, changes, attempt):
                 seconds = (first.clock.monotonic_us() - begun_us) / 1e6
                 observe_commit(first.prefix.partition("/")[0], seconds, attempt + 1)
                 await run_all([one.maintenance.after_commit for one in machines], at_once=8)
@@ -86,14 +86,17 @@ def _decide(commands: Sequence[Command[S, D, R]], *, may_fail: bool) -> list[Dec
     return decided
 
 
-async def _append(machines: Sequence[Machine[S, D]], changes: Sequence[D]) -> bool:
+async def _append(machines: Sequence[Machine[S, D]], changes: Sequence[D], attempt: int) -> bool:
+    """Write the changes with one put, and with them those that wait for such a put."""
+    decided = [one.with_riders(diff) for one, diff in zip(machines, changes, strict=True)]
     prepared = [
-        machine.prepare((diff,), machine.language.apply(machine.state, diff))
-        for machine, diff in zip(machines, changes, strict=True)
+        machine.prepare(one.diffs, one.state)
+        for machine, one in zip(machines, decided, strict=True)
     ]
     written = [one.written for one in prepared]
     if not await machines[0].consensus.compare_and_set_all(written):
         return False
-    for machine, one in zip(machines, prepared, strict=True):
-        machine.land(one)
+    for machine, record, one in zip(machines, prepared, decided, strict=True):
+        machine.land(record)
+        machine.answer_riders(one, attempt)
     return True

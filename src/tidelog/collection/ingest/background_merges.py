@@ -1,6 +1,7 @@
 """Background merges: an ingester that follows a source also merges the shards that it writes.
 
-It runs one merge at a time. Ticks do not wait for a merge.
+It runs one merge at a time. Ticks do not wait for a merge. The commit of a merge rides on the next
+tick, so it costs no request.
 """
 
 from __future__ import annotations
@@ -30,34 +31,48 @@ class BackgroundMerges:
     trouble: dict[str, str] = field(default_factory=dict)
     _task: asyncio.Task[CompactionReport] | None = None
     _busy_with: str = ""
+    _busy: Shard | None = None
+    _is_waiting: bool = False  # At the last look, the merge waited for a commit already.
 
     def look(self) -> None:
         """Start a merge if a shard needs one and no merge is running."""
         if self._task is not None:
             if not self._task.done():
+                self._flush(is_waited_for=False)
                 return
             self._finish(self._task)
             self._task = None
         due = (one for one in self.shards if one.id not in self.trouble)
         shard = next((one for one in due if is_due(one)), None)
         if shard is not None:
-            self._busy_with = shard.id
+            self._busy_with, self._busy, self._is_waiting = shard.id, shard, False
             self._task = asyncio.create_task(self._merge(shard), name="merge")
 
     async def _merge(self, shard: Shard) -> CompactionReport:
         async with self.turn:
             # The ticks of this process keep the state of the handle new.
             expiry = self.expiries.get(shard.id)
-            return await compact(shard, expiry=expiry, merges_max=1, is_read=True)
+            return await compact(shard, expiry=expiry, merges_max=1, is_read=True, rides=True)
+
+    def _flush(self, *, is_waited_for: bool) -> None:
+        """Commit a merge that no tick took along since the last look, or since now."""
+        if self._busy is None or not self._busy.machine.has_riders:
+            return
+        if self._is_waiting or is_waited_for:
+            self._busy.machine.nudge()
+        self._is_waiting = True
 
     async def stop(self) -> None:
-        """Cancel the running merge. Its commit is atomic, so it has happened or not."""
+        """Commit the merge that waits, or cancel it: its commit is atomic."""
         if self._task is None:
             return
-        self._task.cancel()
+        if self._busy is not None and self._busy.machine.has_riders:
+            self._flush(is_waited_for=True)
+        else:
+            self._task.cancel()
         with suppress(asyncio.CancelledError, TidelogError):
             await self._task
-        self._task = None
+        self._task = self._busy = None
 
     def _finish(self, task: asyncio.Task[CompactionReport]) -> None:
         try:

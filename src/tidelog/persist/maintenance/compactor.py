@@ -70,11 +70,13 @@ async def compact(
     merges_max: int = MERGES_MAX,
     merger: Merger = HERE,
     is_read: bool = False,
+    rides: bool = False,
 ) -> CompactionReport:
     """Merge until nothing is due, or with ``full`` into one batch; ``merger`` does the work.
 
     A ``full`` merge drops the updates that ``expiry`` names. With ``is_read``, merges are planned
-    on the state that the handle knows. A merge whose inputs are gone by then is overtaken.
+    on the state that the handle knows. A merge whose inputs are gone by then is overtaken. A merge
+    that ``rides`` is committed with another commit of the shard; see `Machine.commit`.
 
     Raises:
         CorruptionError: a part is missing, or was changed; that merge changed nothing.
@@ -93,7 +95,7 @@ async def compact(
         is_ours = request.size_bytes < CLAIMED_BYTES or await _claim(shard, request)
         # A full merge ignores the claims of other processes, but still makes its own.
         if is_ours or full:
-            done += await merge(shard, request, merger)
+            done += await merge(shard, request, merger, rides=rides)
         else:
             done += CompactionReport(overtaken=1)
         state = shard.state
@@ -115,7 +117,7 @@ async def _claim(shard: ShardHandle, request: MergeRequest) -> bool:
 
 
 async def merge(
-    shard: ShardHandle, request: MergeRequest, merger: Merger = HERE
+    shard: ShardHandle, request: MergeRequest, merger: Merger = HERE, *, rides: bool = False
 ) -> CompactionReport:
     """Merge several batches into one; see `compact`."""
     try:
@@ -126,7 +128,8 @@ async def merge(
     merged = _batch_of(request, written)
     try:
         verdict = await shard.machine.commit(
-            lambda state: decide_merge(state, request, merged, written.restated, written.expired)
+            lambda state: decide_merge(state, request, merged, written.restated, written.expired),
+            rides=rides,
         )
     except PartsSwept:
         return CompactionReport(overtaken=1)
