@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
 
-from tidelog.consensus import object_consensus
+from tidelog.consensus import group_object, object_consensus
 from tidelog.machine.machine import Machine
 from tidelog.persist.format import part
 from tidelog.persist.format.duck import duck
@@ -49,6 +49,8 @@ def limited(limits: Limits) -> Iterator[None]:
         for module, name, value in (
             (object_consensus, "RECORDS_MAX", limits.records_max),
             (object_consensus, "WRITES_KEPT", limits.writes_kept),
+            (group_object, "RECORDS_MAX", limits.records_max),
+            (group_object, "WRITES_KEPT", limits.writes_kept),
             (state, "COMMITS_KEPT", limits.commits_kept),
             (part, "INLINE_BYTES", limits.inline_bytes),
         ):

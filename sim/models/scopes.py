@@ -9,7 +9,15 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Final
 
-from sim.models import collection, lazy_apply, object_consensus, slot_commit, sweeping, vanishing
+from sim.models import (
+    collection,
+    group_consensus,
+    lazy_apply,
+    object_consensus,
+    slot_commit,
+    sweeping,
+    vanishing,
+)
 from sim.models.explore import Exploration
 from sim.models.slot_world import Scope as SlotScope
 
@@ -20,6 +28,7 @@ Scope = (
     | sweeping.Scope
     | lazy_apply.Scope
     | object_consensus.Scope
+    | group_consensus.Scope
 )
 SCOPES: Final[dict[str, Scope]] = {
     "slot": SlotScope(),
@@ -28,6 +37,7 @@ SCOPES: Final[dict[str, Scope]] = {
     "sweeping": sweeping.Scope(),
     "lazy_apply": lazy_apply.Scope(),
     "object_consensus": object_consensus.Scope(),
+    "group_consensus": group_consensus.Scope(),
 }
 RULES: Final = {
     "slot": slot_commit.BROKEN,
@@ -36,6 +46,7 @@ RULES: Final = {
     "sweeping": sweeping.BROKEN,
     "lazy_apply": lazy_apply.BROKEN,
     "object_consensus": object_consensus.BROKEN,
+    "group_consensus": group_consensus.BROKEN,
 }
 
 HOLDING: Final[tuple[Scope, ...]] = (
@@ -68,6 +79,8 @@ HOLDING: Final[tuple[Scope, ...]] = (
     object_consensus.Scope(clients=3),
     object_consensus.Scope(clients=2, records=2),
     object_consensus.Scope(clients=2, records=2, tries=1, cuts=1),
+    group_consensus.Scope(tries=4),
+    group_consensus.Scope(processes=3, calls=1),
 )
 
 CANARIES: Final[tuple[Scope, ...]] = (
@@ -125,6 +138,7 @@ CANARIES: Final[tuple[Scope, ...]] = (
         object_consensus.Scope(records=2, tries=1, cuts=1, broken=rule)
         for rule in ("guesses", "swift")
     ),
+    *(group_consensus.Scope(broken=rule) for rule in group_consensus.BROKEN),
 )
 
 
@@ -139,6 +153,8 @@ def visit(scope: Scope, *, states_max: int) -> Exploration[Any]:
             return sweeping.model(scope, states_max=states_max)
         case lazy_apply.Scope():
             return lazy_apply.model(scope, states_max=states_max)
+        case group_consensus.Scope():
+            return group_consensus.model(scope, states_max=states_max)
         case object_consensus.Scope():
             return object_consensus.model(scope, states_max=states_max)
         case _:

@@ -11,6 +11,7 @@ import pytest
 
 from kit.doc_blocks import ROOT, blocks_of
 from tidelog.collection.spec_types import SourceSpec
+from tidelog.core.ids import group_of
 from tidelog.location import Location, open_location
 from tidelog.store.memory import MemoryStore
 from tidelog.testing.recorded import RecordedRequest, RecordedStore
@@ -91,14 +92,16 @@ async def collection_in(recording: RecordedLocation, folder: Path, *, rows: int)
     info = await location.sources.create(spec)
     _, rendition = await location.sources.find("s")
     shards = {rendition.shards[0]: "OUTPUT", rendition.errors: "ERRORS", rendition.remap: "REMAP"}
-    recording.names = {**{str(key): name for key, name in shards.items()}, info.id: "SOURCE"}
+    group = group_of(rendition.shards[0])
+    named = {str(key): name for key, name in shards.items()}
+    recording.names = {**named, str(group): "GROUP", info.id: "SOURCE"}
     ingester = await location.sources.ingester("s")
     assert await ingester.tick(await ingester.source.head()) is not None
     return location
 
 
 async def test_a_tick_sends_the_requests_of_its_walk(tmp_path: Path) -> None:
-    """One new row: a binding, and a commit to each shard."""
+    """One new row: one append to all shards, with the binding."""
     recording = RecordedLocation()
     location = await collection_in(recording, tmp_path, rows=1)
     ingester = await location.sources.ingester("s")

@@ -51,6 +51,7 @@ from tidelog.persist.format.updates import sum_up
 from tidelog.persist.handle.listening import caught_up
 from tidelog.persist.handle.port import Progress
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.handle.together import refresh_all
 from tidelog.persist.read.reader import parts_between
 from tidelog.persist.read.rereading import reread
 from tidelog.persist.read.selection import RowSelection, repeated
@@ -213,8 +214,7 @@ class Collection(ReadableTimes):
             # An alteration that was interrupted has not given its schema to all shards.
             self._complete = [with_schemas(state, self.rendition.schemas) for state in found]
             return
-        for shard in known:
-            await shard.refresh()
+        await refresh_all(known)
         if self.rendition is not rendition:
             return  # Another task has continued with the successor, and read its states.
         if self.schema.known:

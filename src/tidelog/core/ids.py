@@ -119,6 +119,11 @@ def group_of(key: str) -> GroupId | None:
     return None if found is None else GroupId(found[1])
 
 
+def consensus_object(key: str) -> str:
+    """Return the name of the consensus object of a key: its own, or that of its group."""
+    return group_of(key) or key
+
+
 def is_group(name: str) -> bool:
     """Return True if the name of a consensus object is that of a group."""
     return _GROUP.fullmatch(name) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidelog.core.ids import consensus_object
 from tidelog.errors import CorruptionError
 from tidelog.store.listing import first_entry
 from tidelog.store.port import Store
@@ -26,7 +27,7 @@ def state_lost(key: str) -> CorruptionError:
     """Return the error for a state that is missing although other objects of its key exist."""
     return CorruptionError(
         f"the state of {key!r} is missing, though it was written: restore the object "
-        f"consensus/{key} (from a backup or an older version) before any write"
+        f"consensus/{consensus_object(key)} (from a backup or an older version) before any write"
     )
 
 
@@ -34,13 +35,13 @@ def state_set_back(key: str) -> CorruptionError:
     """Return the error for a state that is older than an object written after it."""
     return CorruptionError(
         f"the state of {key!r} is older than a later write: restore the newest version of "
-        f"consensus/{key} (from a backup or an older version) before any write"
+        f"consensus/{consensus_object(key)} (from a backup or an older version) before any write"
     )
 
 
 def state_of_another(key: str) -> CorruptionError:
     """Return the error for a state that names objects of another key."""
     return CorruptionError(
-        f"the object consensus/{key} is the state of another shard: restore the right object "
-        "(from a backup or an older version) before any write"
+        f"the object consensus/{consensus_object(key)} is the state of another shard: restore the "
+        "right object (from a backup or an older version) before any write"
     )

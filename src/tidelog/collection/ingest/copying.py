@@ -42,6 +42,7 @@ from tidelog.persist.format.part import Part, int64_of
 from tidelog.persist.format.schema import TIME, ShardSchema
 from tidelog.persist.format.updates import check_updates
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.handle.together import refresh_all
 from tidelog.persist.read.reader import parts_between
 from tidelog.persist.states.batch import Batch
 from tidelog.persist.states.holding import HISTORY_HOLD
@@ -139,8 +140,7 @@ class CopiedShards:
         Raises:
             LocationError: the store failed.
         """
-        for shard in self.shards:
-            await shard.refresh()
+        await refresh_all(self.shards)
 
     async def keep(self, remap: Shard) -> bool:
         """Place the holds that are missing; return True if any was.

@@ -50,7 +50,7 @@ from tidelog.collection.source.kind import SourceKind
 from tidelog.collection.source.kinds import registered_kind
 from tidelog.collection.source.port import Plan, RawSource
 from tidelog.consensus.port import Consensus
-from tidelog.core.clock import Clock, run_all
+from tidelog.core.clock import Clock
 from tidelog.core.frontier import Frontier, meet
 from tidelog.core.ids import ShardId
 from tidelog.errors import (
@@ -69,7 +69,12 @@ from tidelog.persist.format.schema import TIME, ShardSchema, decode_schema
 from tidelog.persist.format.updates import accumulate
 from tidelog.persist.handle.appending import AppendOptions, write_updates
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.handle.together import ShardAppend, append_together, by_group
+from tidelog.persist.handle.together import (
+    ShardAppend,
+    append_together,
+    by_group,
+    refresh_all,
+)
 from tidelog.persist.read.reader import parts_between
 from tidelog.persist.read.snapshot import require_replaced
 from tidelog.persist.states.evolution import decide_found, newest_schema
@@ -78,8 +83,6 @@ from tidelog.persist.states.state import State
 from tidelog.persist.states.transition import difference
 from tidelog.rowhash import RowSum
 from tidelog.store.port import Store
-
-REFRESHES_AT_ONCE: Final = 8
 
 
 @dataclass(slots=True, kw_only=True)
@@ -209,7 +212,7 @@ class SourceShards:
             CorruptionError: the state of a shard is lost or set back.
             LocationError: the store failed.
         """
-        await run_all([shard.refresh for shard in self.written], at_once=REFRESHES_AT_ONCE)
+        await refresh_all(self.written)
         await self.remap.refresh()
         self.check_needed()
         if self.is_copying and self.former is not None:

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from typing import Final
 
+from tidelog.core.clock import run_all
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import group_of
 from tidelog.machine.together import Command, commit_together
@@ -19,6 +21,8 @@ from tidelog.persist.format.part import Part
 from tidelog.persist.handle.appending import AppendOptions, append_command
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.transition import Verdict, decide_append
+
+REFRESHES_AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +54,11 @@ async def append_together(appends: Sequence[ShardAppend]) -> bool:
         commands.append(Command(one.shard.machine, partial(decide_append, command=command)))
     done = await commit_together(commands)
     return all(one.verdict is Verdict.COMMITTED for one in done)
+
+
+async def refresh_all(shards: Sequence[Shard]) -> None:
+    """Read the newest state of each shard; shards of one group share a request."""
+    await run_all([one.refresh for one in shards], at_once=REFRESHES_AT_ONCE)
 
 
 def by_group(shards: Sequence[Shard]) -> list[list[Shard]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from tidelog.core.ids import consensus_object
 from tidelog.errors import (
     CorruptionError,
     HandleError,
@@ -60,7 +61,7 @@ class _ShardScrub:
     @property
     def state_key(self) -> str:
         """The name of the state's records, as users know it."""
-        return f"consensus/{self.shard.id}"
+        return f"consensus/{consensus_object(self.shard.id)}"
 
     async def run(self) -> ShardScrubReport:
         for _ in range(ROUNDS):
