@@ -138,6 +138,18 @@ def _catalog(data: bytes) -> object:
     return read_catalog([("collection", "c", data.decode(errors="replace"))])
 
 
+def _group_decoders(packed: bytes) -> dict[str, Decoder]:
+    members = {"g-1": group_object.Member(records=(group_object.MemberRecord(1, packed),))}
+    group = msgspec.msgpack.encode(group_object.GroupObject(1, "s", 1, ("s",), members))
+    moved = msgspec.msgpack.encode({"g-1": members["g-1"].records})
+    return {
+        "group": Decoder(group, lambda d: decode_group(objects.seal(d), group="g"), True),
+        "group's spill": Decoder(
+            moved, lambda d: group_object.decode_spill(objects.seal(d), path="p"), True
+        ),
+    }
+
+
 def _decoders() -> dict[str, Decoder]:
     diff = _diff()
     state = apply_diff(LANGUAGE.initial(), diff)
@@ -162,9 +174,6 @@ def _decoders() -> dict[str, Decoder]:
     head, tail = encode_copy("memory://x", "k", Object(b"data", "e", 1))
     hold = Hold(since=5, lease_us=9, seqno=3, purpose="p")
     batch = make_batch([inline], lower=0, upper=50)
-    members = {"g-1": group_object.Member(records=(group_object.MemberRecord(1, packed),))}
-    group = msgspec.msgpack.encode(group_object.GroupObject(1, "s", 1, ("s",), members))
-    moved = msgspec.msgpack.encode({"g-1": members["g-1"].records})
 
     def decoded(format: str) -> Callable[[bytes], object]:
         def decode(data: bytes) -> object:
@@ -180,10 +189,7 @@ def _decoders() -> dict[str, Decoder]:
         "spill, sealed anew": Decoder(
             spilled, lambda d: decode_spill(objects.seal(d), path="p"), True
         ),
-        "group": Decoder(group, lambda d: decode_group(objects.seal(d), group="g"), True),
-        "group's spill": Decoder(
-            moved, lambda d: group_object.decode_spill(objects.seal(d), path="p"), True
-        ),
+        **_group_decoders(packed),
         "record": Decoder(packed, lambda d: decode_record(d, key="k", seqno=SeqNo(4)), True),
         "fence": Decoder(fence, fence_of, True),
         "rollup": Decoder(

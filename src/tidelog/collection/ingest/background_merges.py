@@ -12,9 +12,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tidelog.errors import LocationError, TidelogError
+from tidelog.persist.handle.port import ShardHandle
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.maintenance.compactor import CompactionReport, compact, is_due
-from tidelog.persist.maintenance.merging import Expiry
+from tidelog.persist.maintenance.compactor import HERE, CompactionReport, compact, is_due
+from tidelog.persist.maintenance.merger import MergedParts
+from tidelog.persist.maintenance.merging import Expiry, MergeRequest
+
+
+@dataclass(frozen=True, slots=True)
+class _InTurn:
+    """A merger that works in its turn: that needs memory. Its merge may then wait for a commit."""
+
+    turn: asyncio.Lock
+
+    async def write(self, shard: ShardHandle, request: MergeRequest) -> MergedParts:
+        async with self.turn:
+            return await HERE.write(shard, request)
 
 
 @dataclass(slots=True)
@@ -49,10 +62,15 @@ class BackgroundMerges:
             self._task = asyncio.create_task(self._merge(shard), name="merge")
 
     async def _merge(self, shard: Shard) -> CompactionReport:
-        async with self.turn:
-            # The ticks of this process keep the state of the handle new.
-            expiry = self.expiries.get(shard.id)
-            return await compact(shard, expiry=expiry, merges_max=1, is_read=True, rides=True)
+        # The ticks of this process keep the state of the handle new.
+        return await compact(
+            shard,
+            expiry=self.expiries.get(shard.id),
+            merges_max=1,
+            merger=_InTurn(self.turn),
+            is_read=True,
+            rides=True,
+        )
 
     def _flush(self, *, is_waited_for: bool) -> None:
         """Commit a merge that no tick took along since the last look, or since now."""

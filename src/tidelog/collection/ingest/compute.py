@@ -35,7 +35,7 @@ from tidelog.collection.ingest.envelope import (
     stamp_rows,
 )
 from tidelog.collection.ingest.expiry import are_forgotten
-from tidelog.collection.source.binding import AddressRange
+from tidelog.collection.source.binding import AddressRange, Binding
 from tidelog.collection.source.decode import (
     ReadData,
     TextsNotKept,
@@ -50,6 +50,8 @@ from tidelog.errors import ExpressionTooSlow, TidelogError, UsageError, unforese
 from tidelog.persist.format.part import Part, key_box, may_overlap, may_share_bucket
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, decode_schema, fitted
 from tidelog.persist.format.updates import check_updates
+from tidelog.persist.handle.shard import INLINE_STATE_BYTES_MAX, Shard
+from tidelog.persist.read.reader import parts_until
 from tidelog.rowhash import Hashes, hash_rows
 
 if TYPE_CHECKING:
@@ -306,4 +308,28 @@ def error_updates(errors: pa.Table, job: Job) -> pa.Table:
     ).append_column(DIFF, pa.array(np.ones(rows, dtype=np.int64)))
     return check_updates(
         stamped, ERRORS_SCHEMA, lower=Frontier.at(job.lower), upper=Frontier.at(job.upper)
+    )
+
+
+def target_of(
+    shard: Shard, binding: Binding, *, feedback: bool, deletions: Shard | None = None
+) -> Target:
+    """Return the target of a binding's rows in a shard; with ``feedback``, with its earlier parts.
+
+    Raises:
+        AsOfBeforeSince: the state no longer has the rows before the binding.
+    """
+    state = shard.state
+    parts: list[Part] = []
+    if feedback and binding.lower:
+        # If other ingesters are ticks ahead, the output before this binding may no longer be
+        # readable.
+        state.check_readable(binding.lower - 1)
+        parts = parts_until(state, binding.lower - 1)
+    return Target(
+        shard=shard.id,
+        write_epoch=state.write_epoch,
+        may_inline=state.totals.inline_bytes < INLINE_STATE_BYTES_MAX,
+        parts=tuple(parts),
+        deletions=None if deletions is None else target_of(deletions, binding, feedback=True),
     )

@@ -21,7 +21,7 @@ from tidelog.collection.catalog.announcing import epoch_of_bindings
 from tidelog.collection.catalog.catalog import FILES, INGEST_HOLD
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.catalog.retention import history_at
-from tidelog.collection.ingest.compute import Job, Target
+from tidelog.collection.ingest.compute import Job, target_of
 from tidelog.collection.ingest.copier import Copier
 from tidelog.collection.ingest.engine import (
     Engine,
@@ -65,9 +65,8 @@ from tidelog.errors import (
 )
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import encode_with_known
-from tidelog.persist.handle.shard import INLINE_STATE_BYTES_MAX, Shard
+from tidelog.persist.handle.shard import Shard
 from tidelog.persist.handle.together import ShardAppend
-from tidelog.persist.read.reader import parts_until
 from tidelog.persist.states.holding import HISTORY_HOLD
 from tidelog.store.wrappers.metered import Usage
 
@@ -532,31 +531,11 @@ class Ingester(SourceShards):
             ranges=tuple(ranges),
             held=frozenset(n for n, r in enumerate(ranges) if (r.path, r.start) in held),
             shards=tuple(
-                self._target(shard, binding, feedback=upsert, deletions=beside)
+                target_of(shard, binding, feedback=upsert, deletions=beside)
                 for shard, beside in zip_longest(self.outputs, self.deletions)
             ),
-            errors=self._target(self.errors, binding, feedback=False),
+            errors=target_of(self.errors, binding, feedback=False),
             kind=self.kind,
-        )
-
-    def _target(
-        self, shard: Shard, binding: Binding, *, feedback: bool, deletions: Shard | None = None
-    ) -> Target:
-        state = shard.state
-        parts: list[Part] = []
-        if feedback and binding.lower:
-            # If other ingesters are ticks ahead, the output before this binding may no longer be
-            # readable.
-            state.check_readable(binding.lower - 1)
-            parts = parts_until(state, binding.lower - 1)
-        return Target(
-            shard=shard.id,
-            write_epoch=state.write_epoch,
-            may_inline=state.totals.inline_bytes < INLINE_STATE_BYTES_MAX,
-            parts=tuple(parts),
-            deletions=None
-            if deletions is None
-            else self._target(deletions, binding, feedback=True),
         )
 
     def parts_of(self, computed: TickParts) -> list[Sequence[Part]]:
