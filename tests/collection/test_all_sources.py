@@ -415,8 +415,8 @@ async def test_one_source_merges_at_a_time(tmp_path: Path) -> None:
     await asyncio.wait([merges._task], timeout=0.2)
     assert len((await shard.refresh()).batches) == batches
     turns.merging.release()
-    while not shard.machine.has_riders:
-        await asyncio.sleep(0.01)
+    await asyncio.wait([merges._task], timeout=1.0)
+    assert shard.machine.has_riders
     assert not turns.merging.locked(), "a merge that waits for its commit needs no memory"
     await merges.stop()
     assert len((await shard.refresh()).batches) < batches
