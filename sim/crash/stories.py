@@ -242,8 +242,9 @@ class IngestStory:
         raise AssertionError("there is no end to it")
 
     def _check(self, shards: dict[str, ObservedShard], given: Input) -> None:
-        outputs = [shards[name] for name in self.source.shards]
-        bindings = bindings_of(shards["remap"])
+        rendition = self.source.rendition
+        outputs = [shards[name] for name in rendition.shards]
+        bindings = bindings_of(shards[rendition.remap or ""])
         demand(len(bindings) > 1, "there was only one tick")
         check_bindings(bindings, given)
         updates = [u for shard in outputs for u in shard.updates]
@@ -251,7 +252,7 @@ class IngestStory:
         if self.source.timed:
             demand_same(updates, replay_alone(self.source, given), "times are not the rows' own")
         check_placed(self.source, outputs)
-        check_errors(shards["errors"], errors_expected(bindings, given))
+        check_errors(shards[rendition.errors or ""], errors_expected(bindings, given))
 
 
 @dataclass(slots=True)
@@ -311,6 +312,9 @@ STORIES: Final[tuple[StoryOf, ...]] = (
         source=SimSource(delete_when=None, timed=False, bytes_max=260),
     ),
     IngestStory(name="ingest none, by time", source=SimSource(envelope="none", bytes_max=260)),
+    IngestStory(
+        name="ingest a group", source=SimSource(delete_when=None, bytes_max=260, is_grouped=True)
+    ),
     CatalogStory(),
     LogStory(),
     LogStory(name="slot log", scenario_of=SlotScenario),

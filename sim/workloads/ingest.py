@@ -105,6 +105,7 @@ def simulate_ingest(seed: int) -> Report:
     # A file that never grows can be bound by its version alone.
     retain_ms = dice.choice([None, None, 0, 5, 40])
     source = replace(source, is_versioned=not grows and seed % 2 == 0, retain_ms=retain_ms)
+    source = replace(source, is_grouped=seed % 2 == 1)
     scenario = Scenario(world, dice, source, given, Report(""), is_sorted, grows)
     with limited(limits_of(seed)):
         run(lambda: _play(scenario), seed)
@@ -237,23 +238,24 @@ async def _read(scenario: Scenario, client: Client) -> None:
 def _check(scenario: Scenario, watch: Watch) -> None:
     source, given = scenario.source, scenario.given
     shards = check_all(scenario.world.store, watch)
-    outputs = [shards[name] for name in source.shards if name in shards]
+    rendition = source.rendition
+    outputs = [shards[name] for name in rendition.shards if name in shards]
     if not outputs:
         demand(not any(given.files.values()), "nothing was ingested")
         return
-    bindings = bindings_of(shards["remap"])
+    bindings = bindings_of(shards[rendition.remap or ""])
     check_bindings(bindings, given)
     updates = [u for shard in outputs for u in shard.updates]
     expected = replay(source, bindings, given)
     demand_same(updates, expected, "the output is not what the bindings make of the files")
     if source.timed and source.envelope == "upsert":
-        kept = [u for name in source.rendition.deletions for u in shards[name].updates]
+        kept = [u for name in rendition.deletions for u in shards[name].updates]
         _check_newest(source, given, updates, kept)
     check_placed(source, outputs)
-    check_errors(shards["errors"], errors_expected(bindings, given))
+    check_errors(shards[rendition.errors or ""], errors_expected(bindings, given))
     if source.timed and scenario.sorted_input and not scenario.grows:
         demand_same(updates, replay_alone(source, given), "times are not the rows' own")
-        _check_uppers(scenario, [*outputs, shards["errors"]])
+        _check_uppers(scenario, [*outputs, shards[rendition.errors or ""]])
     for as_of, found in scenario.snapshots:
         wanted = accumulate(expected, as_of)
         demand(found == wanted, "a reader saw what never was", as_of=as_of, saw=found, was=wanted)
@@ -265,7 +267,7 @@ def _check(scenario: Scenario, watch: Watch) -> None:
             until=until,
         )
     for observed in shards.values():
-        is_fed_back = observed.id in ("remap", "catalog", *source.rendition.deletions)
+        is_fed_back = observed.id in (rendition.remap, "catalog", *rendition.deletions)
         since, upper = observed.state.since or 0, observed.state.upper or 0
         retain_ms = upper if source.retain_ms is None else source.retain_ms
         is_kept = since <= max(0, upper - 1 - retain_ms)

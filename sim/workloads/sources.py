@@ -33,11 +33,15 @@ from tidelog.testing.models import (
 )
 
 NAME = "s"
+GROUP = "g" + "0" * 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimSource:
-    """A source over generated files, with two output shards."""
+    """A source over generated files, with two output shards.
+
+    If it ``is_grouped``, its shards share an object of consensus, as those of new sources do.
+    """
 
     envelope: str = "upsert"
     timed: bool = True
@@ -46,6 +50,7 @@ class SimSource:
     bytes_max: int = 500
     is_versioned: bool = False
     retain_ms: int | None = None
+    is_grouped: bool = False
     ingester_class: Callable[..., Ingester] = field(default=Ingester)
 
     @property
@@ -74,16 +79,19 @@ class SimSource:
 
     @property
     def rendition(self) -> RenditionInfo:
+        gone = [f"gone-{n}" for n in range(len(self.shards))] if self.spec.keeps_deletions else []
+        names = [*self.shards, "errors", "remap", *gone]
+        ids = {
+            name: f"{GROUP}-{n:012x}" if self.is_grouped else name for n, name in enumerate(names)
+        }
         return RenditionInfo(
             id="r1",
             collection=NAME,
             schema=self.schema.encoded,
-            shards=self.shards,
-            errors="errors",
-            remap="remap",
-            deletions=tuple(f"gone-{n}" for n in range(len(self.shards)))
-            if self.spec.keeps_deletions
-            else (),
+            shards=tuple(ids[name] for name in self.shards),
+            errors=ids["errors"],
+            remap=ids["remap"],
+            deletions=tuple(ids[name] for name in gone),
         )
 
     @property

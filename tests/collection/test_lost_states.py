@@ -70,7 +70,7 @@ async def test_a_collection_one_of_whose_states_is_gone_is_damaged(
 
 
 async def test_a_collection_whose_group_is_gone_is_damaged(tmp_path: Path) -> None:
-    """All states of a source are in one object. Without it, no read and no ingester starts from nothing."""
+    """All states of a source are in one object. Without it, nothing starts from the beginning."""
     location = await fed(tmp_path, runs=1)
     _, rendition = await location.sources.find("c")
     key = consensus_key(rendition.shards[0])

@@ -66,7 +66,7 @@ class StoreConsensus:
         )
 
     async def head(self, key: str) -> VersionedRecord | None:
-        if key.startswith(GROUPS):
+        if key.startswith(GROUPS) and group_of(key):
             return await self._groups.head(key)
         held = await self._refresh(key)
         if not held.contents.records:
@@ -76,14 +76,14 @@ class StoreConsensus:
 
     async def compare_and_set_all(self, records: Sequence[KeyRecord]) -> bool:
         one = records[0]
-        if one.key.startswith(GROUPS):
+        if one.key.startswith(GROUPS) and group_of(one.key):
             return await self._groups.compare_and_set_all(records)
         require(len(records) == 1, "keys without a group are written one at a time", key=one.key)
         return await self.compare_and_set(one.key, one.seqno, one.data)
 
     async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
         check_seqno(seqno)
-        if key.startswith(GROUPS):
+        if key.startswith(GROUPS) and group_of(key):
             return await self._groups.compare_and_set_all([KeyRecord(key, seqno, data)])
         write_id = self.clock.unique()
         held = self._held.get(key)
@@ -116,7 +116,7 @@ class StoreConsensus:
         )
 
     async def scan(self, key: str, start: SeqNo, limit: int | None = None) -> list[VersionedRecord]:
-        if key.startswith(GROUPS):
+        if key.startswith(GROUPS) and group_of(key):
             return await self._groups.scan(key, start, limit)
         for _ in range(self.attempts):
             held = await self._refresh(key)
@@ -140,7 +140,7 @@ class StoreConsensus:
         )
 
     async def truncate(self, key: str, before: SeqNo) -> int:
-        if key.startswith(GROUPS):
+        if key.startswith(GROUPS) and group_of(key):
             return await self._groups.truncate(key, before)
         stamp = self.clock.unique()
         first: int | None = None
@@ -183,7 +183,7 @@ class StoreConsensus:
         first record, so a spill that begins earlier is dead. The folder is listed first: an object
         that is read later names each listed spill that landed.
         """
-        if key.startswith(GROUPS):
+        if key.startswith(GROUPS) and group_of(key):
             return await self._groups.sweep(key)
         folder = f"{self.root}-spill/{key}/"
         listed = [entry.key async for entry in self.store.list(folder)]
@@ -218,7 +218,7 @@ class StoreConsensus:
         """Do nothing: records in the store are lost only together with the location."""
 
     async def adopt(self, key: str, records: Sequence[VersionedRecord]) -> None:
-        if key.startswith(GROUPS):
+        if key.startswith(GROUPS) and group_of(key):
             await self._groups.adopt(key, records)
             return
         contents = EMPTY

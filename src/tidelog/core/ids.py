@@ -31,7 +31,7 @@ CATALOG_SHARD: Final = ShardId("catalog")
 TABLES: Final = ".tables"
 SEQNO_MAX: Final = 2**63 - 1
 
-GROUPS: Final = "g"  # The first letter of the ids of groups and of their shards, and of no others.
+GROUPS: Final = "g"  # The first letter of the ids of groups and of their shards.
 _GROUPED = re.compile(r"(g[0-9a-f]{32})-[0-9a-f]{12}")
 _GROUP = re.compile(r"g[0-9a-f]{32}")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
