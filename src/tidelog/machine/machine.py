@@ -318,6 +318,12 @@ class Machine(Generic[S, D]):
         self._waiting = [job for job in self._waiting if id(job) not in done]
         self._answer_jobs(decided, attempt)
 
+    def fail_riders(self, decided: Decisions[S, D], error: BaseException) -> None:
+        """Raise an error in the callers of `with_riders`, because their changes may have landed."""
+        sent = [job for job, _, _ in decided.answers]
+        self._waiting = [job for job in self._waiting if job not in sent]
+        _fail(sent, error)
+
     def _answer_jobs(self, decided: Decisions[S, D], attempt: int) -> None:
         now_us = self.clock.monotonic_us()
         for job, result, error in decided.answers:

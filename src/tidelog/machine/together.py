@@ -94,8 +94,14 @@ async def _append(machines: Sequence[Machine[S, D]], changes: Sequence[D], attem
         for machine, one in zip(machines, decided, strict=True)
     ]
     written = [one.written for one in prepared]
-    if not await machines[0].consensus.compare_and_set_all(written):
-        return False
+    try:
+        if not await machines[0].consensus.compare_and_set_all(written):
+            return False
+    except BaseException as error:
+        # The record may have landed. A second decision would then take it for another writer's.
+        for machine, one in zip(machines, decided, strict=True):
+            machine.fail_riders(one, error)
+        raise
     for machine, record, one in zip(machines, prepared, decided, strict=True):
         machine.land(record)
         machine.answer_riders(one, attempt)

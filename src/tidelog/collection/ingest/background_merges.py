@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
 from tidelog.errors import LocationError, TidelogError
 from tidelog.persist.handle.port import ShardHandle
@@ -17,6 +18,8 @@ from tidelog.persist.handle.shard import Shard
 from tidelog.persist.maintenance.compactor import HERE, CompactionReport, compact, is_due
 from tidelog.persist.maintenance.merger import MergedParts
 from tidelog.persist.maintenance.merging import Expiry, MergeRequest
+
+_STOP_S: Final = 2.0  # A failed store must not delay the end of a run.
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,9 @@ class BackgroundMerges:
             self._flush(is_waited_for=True)
         else:
             self._task.cancel()
-        with suppress(asyncio.CancelledError, TidelogError):
-            await self._task
+        with suppress(asyncio.CancelledError, TidelogError, TimeoutError):
+            async with asyncio.timeout(_STOP_S):
+                await self._task
         self._task = self._busy = None
 
     def _finish(self, task: asyncio.Task[CompactionReport]) -> None:
