@@ -11,12 +11,18 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import tidelog
-from kit.sources import write_numbers
+from kit.sources import ingest, write_numbers
 from tidelog import RenditionSpec, SourceSpec
+from tidelog.collection.collection import Collection
+from tidelog.collection.formats.times import When
 from tidelog.errors import HandoverRefused
+from tidelog.location import open_location
+from tidelog.persist.format.schema import decode_schema
+from tidelog.persist.read.snapshot import ShardSnapshot
 from tidelog.spark import SparkEngine, register
 from tidelog.spark.collection_stream import ChangesStreamReader
 from tidelog.spark.options import ReadSettings, SourceError
+from tidelog.spark.scan_plan import choose_pin, plan_scans
 
 Rows = Counter[tuple[Any, ...]]
 START = 1_700_000_000_000
@@ -92,6 +98,30 @@ def test_a_frame_has_the_rendition_of_its_time(spark: SparkSession, tmp_path: Pa
         lake.sources.ingest("c3")
         lake.renditions.handover("c", to="c3")
     assert counted(before) == truth(url, last)
+
+
+async def test_a_handover_while_a_frame_is_planned_leaves_its_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The states that the plan reads last have a mark, and the successor has another key."""
+    url, _, last = await asyncio.to_thread(make, tmp_path)
+    lake = await open_location(url)
+    spec = RenditionSpec(name="c3", envelope="upsert", key=("n", "at"))
+    await lake.renditions.create(spec, of="c")
+    await ingest(lake, "c3")
+    pin = await choose_pin(ReadSettings(location_url=url, name="c", as_of=last))
+    whole = Collection.snapshots
+
+    async def later(self: Collection, as_of: When | None = None) -> list[ShardSnapshot]:
+        await lake.renditions.handover("c", to="c3")
+        return await whole(self, as_of)
+
+    monkeypatch.setattr(Collection, "snapshots", later)
+
+    scans = await plan_scans(pin)
+
+    assert [decode_schema(scan.schema).key for scan in scans] == [["n"]] * len(scans)
+    assert scans
 
 
 def test_the_changes_of_a_frame_cross_the_handover(spark: SparkSession, tmp_path: Path) -> None:

@@ -200,9 +200,10 @@ async def plan_scans(pin: PinnedRead) -> list[Scan]:
     box = pin.selection.box
     if pin.after is not None:
         return await _plan_changes(pin, collection, pin.after, box)
-    collection, scans = era, list[Scan]()
-    snapshots = await collection.snapshots(pin.as_of)
-    pin = _with_known(pin, collection)
+    scans = list[Scan]()
+    snapshots = await era.snapshots(pin.as_of)
+    # That has read newer states, and the handle may have continued with a successor.
+    pin = _with_known(pin, era.era_at(pin.as_of))
     for snapshot in snapshots:
         parts = [part for part in snapshot.parts if part_reaches(part, box)]
         scans.extend(await share(_scan_of(pin, parts, box), location.store))
