@@ -209,6 +209,7 @@ class Readers:
         writer = rows.writeStream.trigger(processingTime="3 seconds").foreachBatch(keep)
         query = writer.option("checkpointLocation", str(checkpoint)).start()
         try:
+            query.processAllAvailable()  # Its first batch has the contents before all that follows.
             yield query.processAllAvailable
         finally:
             query.stop()

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 app = group("Create, list, describe, watch, alter, unblock and drop sources.")
 
 
-@app.command("create")
+@app.command("create", epilog="The command creates the location if that does not exist.")
 def create(
     context: typer.Context,
     name: SourceName,
@@ -81,7 +81,7 @@ def create(
     keep_bindings: options.KeepBindings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a source and its collection, show their columns, and create a missing location."""
+    """Create a source and its collection, and show their columns."""
     from tidelog.collection.spec_types import SourceSpec
 
     read, settings = options.what_is_read(

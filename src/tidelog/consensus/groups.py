@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 
 from tidelog.consensus import group_object as objects
@@ -258,8 +259,10 @@ class GroupConsensus:
         for one in batch:
             one.is_unsure = one.is_unsure or error.outcome is not Outcome.NOT_APPLIED
             if is_last:
-                error.outcome = Outcome.UNKNOWN if one.is_unsure else Outcome.NOT_APPLIED
-                one.error = error
+                own = copy(error)  # Each call has its own outcome.
+                own.outcome = Outcome.UNKNOWN if one.is_unsure else Outcome.NOT_APPLIED
+                own.__cause__ = error
+                one.error = own
 
     async def _replace(self, group: str, held: _Version, contents: GroupObject) -> None:
         body, path = objects.encode_group(contents), f"{self.root}/{group}"
