@@ -1,9 +1,10 @@
 """A small location with every stored form of shards, with the same bytes each time.
 
-This program made tests/golden/location.zip, which later versions of tidelog must read. Make it
-again only if a stored form changes before the first release, or a new form is added:
+This program made tests/golden/location.zip and groups.zip, which later versions of tidelog must
+read. Make the newest again only if a stored form changes before the first release, or a new form is
+added:
 
-    python -m kit.golden_location tests/golden/location.zip
+    python -m kit.golden_location tests/golden/groups.zip
 """
 
 from __future__ import annotations

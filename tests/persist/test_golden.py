@@ -1,6 +1,7 @@
 """T61: a location stored by an earlier version can be read, checked and written.
 
-tests/golden/location.zip was made by `kit.golden_location`. It holds each stored form of shards.
+tests/golden/location.zip was made by `kit.golden_location`, before the shards of a source shared an
+object; tests/golden/groups.zip was made after it. Each holds each stored form of shards.
 These are records and rollups with two schemas, holds of each kind, claims and named writers. There
 are also parts inline and as objects, a dropped shard, transactions, and a source with its
 catalog.
@@ -15,18 +16,20 @@ import pyarrow as pa
 import pytest
 
 from kit.golden_location import EVOLVED, check_stored_as_then, make, rows
+from kit.sources import make_shards_alone, run_once
 from tidelog.errors import AsOfBeforeSince
 from tidelog.location import Location, open_location
 from tidelog.persist.states.state import HoldKind
 from tidelog.persist.states.transition import Verdict
 
-ARCHIVE = Path(__file__).resolve().parents[1] / "golden" / "location.zip"
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+ARCHIVES = ("location.zip", "groups.zip")
 CONTENTS = [("b", None, None, 1), ("a", 2, None, 1), ("c", 3, None, 1), ("d", 4, "new", 1)]
 
 
-@pytest.fixture
-async def golden(tmp_path: Path) -> Location:
-    with zipfile.ZipFile(ARCHIVE) as packed:
+@pytest.fixture(params=ARCHIVES)
+async def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
+    with zipfile.ZipFile(GOLDEN / request.param) as packed:
         packed.extractall(tmp_path)
     return await open_location(tmp_path)
 
@@ -97,6 +100,24 @@ async def test_a_collection_of_then_is_read_and_what_is_over_is_over(golden: Loc
         await golden.shard("over").snapshot(1)
 
 
-async def test_what_is_stored_now_is_stored_as_it_was_then(tmp_path: Path) -> None:
+@pytest.mark.parametrize("archive", ARCHIVES)
+async def test_what_is_stored_now_is_stored_as_it_was_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, archive: str
+) -> None:
     """Stored forms are equal byte for byte, except Parquet, so no form changes by accident."""
-    await check_stored_as_then(tmp_path, ARCHIVE, make)
+    if archive == "location.zip":
+        make_shards_alone(monkeypatch)
+    await check_stored_as_then(tmp_path, GOLDEN / archive, make)
+
+
+async def test_a_source_of_then_is_ingested_on(tmp_path: Path) -> None:
+    """Its shards keep an object each, and the next ticks write all of them."""
+    with zipfile.ZipFile(GOLDEN / "location.zip") as packed:
+        packed.extractall(tmp_path)
+    location = await open_location(tmp_path)
+    ingester = await location.sources.ingester("seen")
+    assert len(ingester.groups) == len(ingester.written) > 1
+    before = ingester.remap.state.upper or 0
+    await run_once(ingester)
+    assert (ingester.remap.state.upper or 0) >= before
+    assert not ingester.is_behind
