@@ -1,6 +1,6 @@
 """The contract of groups: records of several keys, appended together or not at all.
 
-Source: decision 36.
+Source: decision 37.
 """
 
 from __future__ import annotations

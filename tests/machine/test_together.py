@@ -1,6 +1,6 @@
 """Commits of several machines of a group: all changes are written, or none.
 
-Source: decision 36.
+Source: decision 37.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -18,7 +18,7 @@ import pytest
 from kit.places import Addresses
 from kit.shards import COMMITTED, Place, contents, in_memory, rows
 from kit.stores import InterposedStore
-from tidelog.consensus.port import Consensus
+from tidelog.consensus.port import Consensus, KeyRecord
 from tidelog.core.ids import SeqNo
 from tidelog.errors import LocationError, Outcome
 from tidelog.store.port import Store
@@ -195,9 +195,9 @@ class Outage:
                 outage.check(outage.consensus)
                 return await inner.scan(key, start, limit)
 
-            async def compare_and_set(self, key: str, seqno: SeqNo, data: bytes) -> bool:
+            async def compare_and_set_all(self, records: Sequence[KeyRecord]) -> bool:
                 outage.check(outage.consensus)
-                return await inner.compare_and_set(key, seqno, data)
+                return await inner.compare_and_set_all(records)
 
         return SwitchedConsensus()  # type: ignore[return-value]
 

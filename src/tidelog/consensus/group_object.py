@@ -7,7 +7,7 @@ Shape: a sealed msgpack array ``[format, stamp, count, writes, members]`` (see `
 Invariants: the records of a member are dense over its spills and its records, oldest first. Its
     newest record is always in the object. ``stamp`` differs between any two bodies.
 Does no I/O: see `tidelog.consensus.groups`.
-Source: decision 36.
+Source: decision 37.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ together by the next one. Reads that begin together share one request.
 A lost answer is resolved as in `tidelog.consensus.store`: each put is conditional on the version of
 the object that this process saw, so a put can no longer land once the object has another version.
 The object then shows whether the write is in it.
-Source: persist, "Consensus"; decision 36.
+Source: persist, "Consensus"; decision 37.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The keys of the machines are of one group, so consensus appends a record to each with one put
 (`tidelog.consensus.port.Consensus.compare_and_set_all`).
-Source: decision 36.
+Source: decision 37.
 """
 
 from __future__ import annotations

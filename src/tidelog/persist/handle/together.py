@@ -2,7 +2,7 @@
 
 The shards are of one group, so they share an object of consensus. The appends cost one put,
 whatever the number of shards.
-Source: decision 36.
+Source: decision 37.
 """
 
 from __future__ import annotations
