@@ -24,7 +24,7 @@ from pyspark import SparkContext
 from kit.spark_cluster import executor_pids
 from tidelog.cli.main import main
 from tidelog.collection.ingest import ingest
-from tidelog.collection.ingest.tick import Commits
+from tidelog.collection.ingest.tick import TickCommit
 from tidelog.core.clock import Clock
 from tidelog.core.metrics import Metric, use_sink
 from tidelog.spark import engine
@@ -140,13 +140,13 @@ def cut_small(task_bytes: int) -> None:
 
 def watch(killer: Killer) -> None:
     """Watch the engine's jobs and the ingester's commits."""
-    commit = ingest.Ingester._commit
+    commit = ingest.Ingester._commit_of
 
-    async def watched(self: ingest.Ingester, *given: Any) -> Commits:
+    def watched(self: ingest.Ingester, *given: Any) -> TickCommit:
         killer.at_commit()
-        return await commit(self, *given)
+        return commit(self, *given)
 
-    setattr(ingest.Ingester, "_commit", watched)  # noqa: B010  mypy forbids an assignment.
+    setattr(ingest.Ingester, "_commit_of", watched)  # noqa: B010  mypy forbids an assignment.
     vars(engine)["run_job"] = killer.run_job
 
 

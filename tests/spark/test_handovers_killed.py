@@ -32,7 +32,7 @@ KILLS = 4  # For each handover.
 TIMES = 20  # Random times for each handover, in Python.
 FRAMES = 2  # The same, in Spark.
 PATIENCE_S = 120
-PAUSE_S = 0.1  # Between two files.
+PAUSE_S = 0.2  # Between two files.
 KEYS = 12
 # How each rendition decides rows: by its key, if it has one, and by the rows that delete.
 KEPT: dict[str, tuple[str, bool]] = {
@@ -148,10 +148,11 @@ class Truth:
 
 def truth_of(lake: tidelog.Location, files: Files) -> Truth:
     """Ask for the time of each line, and for the handovers."""
-    timed = []
+    timed, bound = [], None
     for name, address, k, v in files.lines:
-        moment = lake.sources.get_binding("r5", name, address).time
-        timed.append((moment, name, address, k, v))
+        if bound is None or bound.path != name or not bound.start <= address < bound.limit:
+            bound = lake.sources.get_binding("r5", name, address)
+        timed.append((bound.time, name, address, k, v))
     history, _ = lake.renditions.history("c")
     return Truth(sorted(timed), [(one.time, one.rendition) for one in history if one.diff > 0])
 
@@ -237,25 +238,28 @@ def hand_over(
 
 def check(seen: Seen, truth: Truth, last: int) -> None:
     """Compare all that the readers got with the contents that the lines give."""
+    expected = truth.differences(seen.since, last)
     for moment, rows in [*seen.snapshots, *seen.frames]:
         assert rows == truth.at(moment), moment
     for since, until, found in seen.changes:
-        assert found == truth.differences(since, until), (since, until)
+        between = {moment: rows for moment, rows in expected.items() if since < moment <= until}
+        assert found == between, (since, until)
     at_first = truth.at(seen.since)
+    assert at_first
     whole: Diffs = {}
     for upper, found in seen.steps:
         assert not whole.keys() & found.keys()
         whole |= found
         assert plus(at_first, whole, after=0, until=upper) == truth.at(upper - 1)
-    expected = truth.differences(seen.since, last)
     assert {moment: rows for moment, rows in whole.items() if moment <= last} == expected
     streamed: Diffs = {}
     for found in seen.batches.values():
         assert not streamed.keys() & found.keys()
         streamed |= found
-    later = {moment: rows for moment, rows in streamed.items() if seen.since < moment <= last}
-    assert later == expected
-    assert plus(Counter(), streamed, after=0, until=seen.since) == at_first
+    begun = min(streamed)  # The stream begins with the contents at one time.
+    assert streamed.pop(begun) == truth.at(begun)
+    later = {moment: rows for moment, rows in streamed.items() if moment <= last}
+    assert later == {moment: rows for moment, rows in expected.items() if moment > begun}
 
 
 @pytest.mark.parametrize("seed", [27])
@@ -311,4 +315,5 @@ def test_each_reader_crosses_five_handovers_at_their_exact_times(
         truth = truth_of(lake, files)
         assert [name for _, name in truth.begins] == list(KEPT)
         check(seen, truth, last)
-        assert min(len(seen.frames), len(seen.changes), len(seen.steps), len(seen.batches)) > 4
+        assert min(map(len, (seen.frames, seen.changes, seen.steps, seen.batches))) > 4
+        assert min(one for one, _ in truth.begins[1:]) > min(map(min, seen.batches.values()))
