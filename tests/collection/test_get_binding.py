@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.sources import ingest, lake_of, reopened, write_numbers
+from kit.sources import ingest, lake_of, reopened, run_once, write_numbers
 from tidelog.errors import AsOfBeforeSince, UsageError
 from tidelog.location import Location
 
@@ -51,6 +51,20 @@ async def test_later_addresses_get_later_times(tmp_path: Path) -> None:
     assert await lake.sources.get_binding("c", "a.jsonl", 0) == first
     await ingest(lake, "c")
     assert await times(lake) == {1: first.time, 2: second.time}
+
+
+async def test_a_call_leaves_the_rows_to_the_ingester(tmp_path: Path) -> None:
+    """An ingester commits few rows together with their binding. Its report must count them."""
+    lake = await lake_of(tmp_path)
+    lines(tmp_path, "a.jsonl", 1)
+    await ingest(lake, "c")
+    lines(tmp_path, "b.jsonl", 2)
+
+    found = await lake.sources.get_binding("c", "b.jsonl", 0)
+
+    assert set(await times(lake)) == {1}
+    assert (await run_once(await lake.sources.ingester("c"))).rows == 1
+    assert (await times(lake))[2] == found.time
 
 
 async def test_all_callers_and_ingesters_agree(tmp_path: Path) -> None:

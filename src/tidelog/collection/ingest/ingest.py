@@ -188,7 +188,7 @@ class Ingester(SourceShards):
         plan = await self.plan(head, self.upper.time)
         if plan is None or not plan.ranges:
             return False
-        await self._propose(plan, head, self.upper.time)
+        await self._propose(plan, head, self.upper.time, may_commit=False)
         return True
 
     async def _begin_to_hold(self) -> None:
@@ -239,7 +239,7 @@ class Ingester(SourceShards):
                 return None
             proposed = await self._propose(plan, head, lower)
             self.check_alive()
-            if self.is_look_due:
+            if proposed.commits is None and self.is_look_due:
                 await self._check_there()
         exhausted = plan is not None and not plan.ranges and plan.upper is None
         landed = None if proposed is None else proposed.commits
@@ -264,11 +264,13 @@ class Ingester(SourceShards):
         added, self._added = self._added, ()
         return replace(tick, exhausted=exhausted, added=added)
 
-    async def _propose(self, plan: Plan, head: SourceHead, lower: int) -> Proposal:
+    async def _propose(
+        self, plan: Plan, head: SourceHead, lower: int, *, may_commit: bool = True
+    ) -> Proposal:
         """Propose a plan's binding; if its parts can be computed before, together with them."""
         progress = await self.progress(lower)
         planned = Binding(lower, self._upper_of(plan, lower), plan.ranges)
-        is_together = self._binds_with_rows(head, planned, progress)
+        is_together = may_commit and self._binds_with_rows(head, planned, progress)
         computed: TickParts | None = None
         if plan.ranges:
             if not self._is_checked:
