@@ -159,9 +159,10 @@ class Transactions:
                 "writes it: register a shard of lake.shard(name)",
                 shard=shard.id,
             )
+        known = self.state  # Another call of this handle may read a newer one during the next line.
         await shard.refresh()
         if self.name == TABLES:
-            check_has_commits(self.state, shard.id, shard.state)
+            check_has_commits(known, shard.id, shard.state)
             await check_is_known(self, shard)
         schema = shard.state.schema or shard.written_schema().encoded
         own = self.shard(shard.id)
