@@ -315,5 +315,5 @@ def test_each_reader_crosses_five_handovers_at_their_exact_times(
         truth = truth_of(lake, files)
         assert [name for _, name in truth.begins] == list(KEPT)
         check(seen, truth, last)
-        assert min(map(len, (seen.frames, seen.changes, seen.steps, seen.batches))) > 4
+        assert min(len(seen.frames), len(seen.changes), len(seen.steps), len(seen.batches)) > 4
         assert min(one for one, _ in truth.begins[1:]) > min(map(min, seen.batches.values()))
