@@ -1,4 +1,4 @@
-"""The stores that must meet the contract."""
+"""The stores and the kinds of consensus that must meet the contracts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from kit.postgres_server import PostgresServer
+from tidelog.consensus.memory import MemoryConsensus
+from tidelog.consensus.port import Consensus
+from tidelog.consensus.postgres import postgres_database
+from tidelog.consensus.sql import Database, SqlConsensus
+from tidelog.consensus.sqlite import sqlite_database
+from tidelog.consensus.store import StoreConsensus
 from tidelog.core.clock import SystemClock
 from tidelog.store.keys import Within
 from tidelog.store.memory import MemoryStore
@@ -23,6 +30,15 @@ KINDS = (
     *("memory", "local", "metered", "within", "hedged", "cached", "moto", "seaweed", "google"),
     # Its first test may have to install the server.
     "azurite",
+)
+CONSENSUS_KINDS = (
+    "memory",
+    "on memory",
+    "on local",
+    "on moto",
+    "on seaweed",
+    "sqlite",
+    "postgres",
 )
 # Each read that takes a millisecond is sent again.
 EAGER = Hedging(least_us=1_000, most_us=1_000, samples_min=1, extra_permille=1_000)
@@ -90,3 +106,29 @@ def _is_immutable(key: str) -> bool:
 @pytest.fixture
 def store(open_again: Callable[[], Store]) -> Store:
     return open_again()
+
+
+@pytest.fixture(params=CONSENSUS_KINDS)
+def open_consensus(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Consensus]:
+    """Open the test's own place; each call returns a new handle without cached state."""
+    kind = str(request.param)
+    if kind == "memory":
+        shared = MemoryConsensus()
+        return lambda: shared
+    if kind == "on memory":
+        store = MemoryStore()
+        return lambda: StoreConsensus(store=store, clock=CLOCK)
+    if kind == "sqlite":
+        return lambda: sql(sqlite_database(tmp_path / "consensus.db", clock=CLOCK), "here")
+    if kind == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        location = CLOCK.unique()
+        return lambda: sql(postgres_database(server.url(), told="it", clock=CLOCK), location)
+    url = str(tmp_path / "store")
+    if kind != "on local":
+        url = request.getfixturevalue(kind.removeprefix("on ")).url(f"consensus/{CLOCK.unique()}")
+    return lambda: StoreConsensus(store=open_store(url, clock=CLOCK, create=True), clock=CLOCK)
+
+
+def sql(database: Database, location: str) -> SqlConsensus:
+    return SqlConsensus(database=database, location=location, clock=CLOCK)

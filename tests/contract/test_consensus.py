@@ -8,56 +8,22 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit.postgres_server import PostgresServer
 from tidelog.consensus import object_consensus
-from tidelog.consensus.memory import MemoryConsensus
 from tidelog.consensus.port import Consensus, VersionedRecord
-from tidelog.consensus.postgres import postgres_database
-from tidelog.consensus.sql import Database, SqlConsensus
-from tidelog.consensus.sqlite import sqlite_database
 from tidelog.consensus.store import StoreConsensus
 from tidelog.core.clock import SystemClock
 from tidelog.core.ids import SEQNO_MAX, SeqNo
 from tidelog.errors import CorruptionError, LocationError, Outcome, OutcomeUnknown, UsageError
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.store.urls import open_store
 from tidelog.testing import Fault, FaultyStore, RecordedStore, Request
 
 CLOCK = SystemClock()
-KINDS = ("memory", "on memory", "on local", "on moto", "on seaweed", "sqlite", "postgres")
 Open = Callable[[], Consensus]
-
-
-@pytest.fixture(params=KINDS)
-def open_consensus(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """Open the test's own place; each call returns a new handle without cached state."""
-    kind = str(request.param)
-    if kind == "memory":
-        shared = MemoryConsensus()
-        return lambda: shared
-    if kind == "on memory":
-        store = MemoryStore()
-        return lambda: StoreConsensus(store=store, clock=CLOCK)
-    if kind == "sqlite":
-        return lambda: sql(sqlite_database(tmp_path / "consensus.db", clock=CLOCK), "here")
-    if kind == "postgres":
-        server: PostgresServer = request.getfixturevalue("postgres")
-        location = CLOCK.unique()
-        return lambda: sql(postgres_database(server.url(), told="it", clock=CLOCK), location)
-    url = str(tmp_path / "store")
-    if kind != "on local":
-        url = request.getfixturevalue(kind.removeprefix("on ")).url(f"consensus/{CLOCK.unique()}")
-    return lambda: StoreConsensus(store=open_store(url, clock=CLOCK, create=True), clock=CLOCK)
-
-
-def sql(database: Database, location: str) -> SqlConsensus:
-    return SqlConsensus(database=database, location=location, clock=CLOCK)
 
 
 async def fill(consensus: Consensus, key: str, last: int, *, first: int = 1) -> None:

@@ -8,61 +8,26 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit.postgres_server import PostgresServer
 from tidelog.consensus import group_object
 from tidelog.consensus.memory import MemoryConsensus
 from tidelog.consensus.port import Consensus, KeyRecord
-from tidelog.consensus.postgres import postgres_database
-from tidelog.consensus.sql import SqlConsensus
-from tidelog.consensus.sqlite import sqlite_database
 from tidelog.consensus.store import StoreConsensus
 from tidelog.core.clock import SystemClock
 from tidelog.core.ids import SeqNo
 from tidelog.errors import CorruptionError, InvariantError, LocationError, OutcomeUnknown
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
-from tidelog.store.urls import open_store
 from tidelog.testing import Fault, FaultyStore, RecordedStore, Request
 
 CLOCK = SystemClock()
 GROUP = "g" + "0" * 31 + "1"
 A, B, C = (f"{GROUP}-{n:012x}" for n in (10, 11, 12))
 OBJECT = f"consensus/{GROUP}"
-KINDS = ("memory", "on memory", "on local", "on seaweed", "sqlite", "postgres")
 Open = Callable[[], Consensus]
-
-
-@pytest.fixture(params=KINDS)
-def open_consensus(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """Open the test's own place; each call returns a new handle without cached state."""
-    kind = str(request.param)
-    if kind == "memory":
-        shared = MemoryConsensus()
-        return lambda: shared
-    if kind == "on memory":
-        store = MemoryStore()
-        return lambda: StoreConsensus(store=store, clock=CLOCK)
-    if kind in ("sqlite", "postgres"):
-        place = CLOCK.unique()
-
-        def open_database() -> Consensus:
-            if kind == "sqlite":
-                database = sqlite_database(tmp_path / "consensus.db", clock=CLOCK)
-            else:
-                server: PostgresServer = request.getfixturevalue("postgres")
-                database = postgres_database(server.url(), told="it", clock=CLOCK)
-            return SqlConsensus(database=database, location=place, clock=CLOCK)
-
-        return open_database
-    url = str(tmp_path / "store")
-    if kind != "on local":
-        url = request.getfixturevalue(kind.removeprefix("on ")).url(f"groups/{CLOCK.unique()}")
-    return lambda: StoreConsensus(store=open_store(url, clock=CLOCK, create=True), clock=CLOCK)
 
 
 def record(key: str, seqno: int, data: bytes = b"x", *, kept_from: int = 1) -> KeyRecord:

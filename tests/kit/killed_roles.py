@@ -60,7 +60,7 @@ class Roles:
         self.running[name] = Role(process, once, dies_at, said)
 
     def tend(self, kills_max: int) -> None:
-        """Kill the commands whose time has come, and start again what was killed or stopped."""
+        """Kill the commands that are due, and restart the killed and the stopped ones."""
         for name, role in list(self.running.items()):
             command = role.process.args
             assert isinstance(command, list)

@@ -199,7 +199,7 @@ class Readers:
 
     @contextmanager
     def streaming(self, checkpoint: Path) -> Iterator[Callable[[], None]]:
-        """Run a query from the beginning on; the function that it yields takes what is left."""
+        """Run a query from the beginning on; yield a function that takes all remaining changes."""
 
         def keep(frame: DataFrame, number: int) -> None:
             rows = [row.asDict() for row in frame.collect()]

@@ -19,6 +19,7 @@ from tidelog.collection.formats.times import format_time
 from tidelog.core.frontier import TIME_MAX, Frontier, join, meet
 from tidelog.errors import NoSuchHold, UsageError
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.handle.together import refresh_all
 from tidelog.persist.states.state import Hold
 
 
@@ -62,14 +63,12 @@ async def place_hold(
         LocationError: the store failed. Some shards may have the hold; the call can be repeated.
     """
     while True:
-        for shard in shards:
-            await shard.refresh()
+        await refresh_all(shards)
         least = _since_of(shards) if since is None else since
         try:
             placed = [await shard.hold(name, least, token=token) for shard in shards]
         except UsageError:
-            for shard in shards:
-                await shard.refresh()
+            await refresh_all(shards)
             moved = _since_of(shards)
             if since is not None or moved.is_empty or moved == least:
                 raise
@@ -91,8 +90,7 @@ async def move_hold(
         UsageError: ``since`` is not complete yet. NoSuchHold: no shard has the hold.
         HoldFenced: the hold has a newer owner. LocationError: the store failed; call again.
     """
-    for shard in shards:
-        await shard.refresh()
+    await refresh_all(shards)
     holds_of(shards, name)
     moved = []
     for shard in shards:
@@ -110,8 +108,7 @@ async def move_ingest_hold(shards: Sequence[Shard]) -> None:
     Raises:
         LocationError: the store failed; call again.
     """
-    for shard in shards:
-        await shard.refresh()
+    await refresh_all(shards)
     uppers = {shard.state.upper for shard in shards}
     upper = uppers.pop() if len(uppers) == 1 else None
     if not upper:

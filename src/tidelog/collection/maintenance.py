@@ -285,7 +285,7 @@ class Maintenance:
         """
         for one in dropped:
             if one.source.kind == COLLECTION:
-                await release_upstream(one.source, self._collections)
+                await release_upstream(one.source, self.collections)
                 await self.controller.released(one.source.id)
                 yield one
             elif await release_source(one.source, store=self.store, clock=self.clock):
@@ -293,7 +293,8 @@ class Maintenance:
                 yield one
 
     @property
-    def _collections(self) -> Collections:
+    def collections(self) -> Collections:
+        """Return the collections of the location, for the sources that read them."""
         return Collections(
             store=self.store,
             consensus=self.consensus,

@@ -24,7 +24,6 @@ from tidelog.collection.catalog.catalog import (
 )
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.collection import Collection
-from tidelog.collection.collections import Collections
 from tidelog.collection.create import resolve_spec
 from tidelog.collection.formats.times import When, parse_time
 from tidelog.collection.ingest.all_sources import AllSources, ignore
@@ -79,7 +78,7 @@ class Sources:
             location_url=self.url,
             clock=self.clock,
             store=self.store,
-            collections=self._collections,
+            collections=self.maintenance.collections,
         )
         return await self.add(*resolved)
 
@@ -93,20 +92,10 @@ class Sources:
             rendition.data_schema,
             store=self.store,
             clock=self.clock,
-            collections=self._collections,
+            collections=self.maintenance.collections,
         )
         await source.hold({}, make=True)
         return info
-
-    @property
-    def _collections(self) -> Collections:
-        return Collections(
-            store=self.store,
-            consensus=self.consensus,
-            clock=self.clock,
-            controller=self.controller,
-            transactions=self.maintenance.tables,
-        )
 
     async def find(self, name: str) -> tuple[SourceInfo, RenditionInfo]:
         """Return the settings of a source, and the rendition that it feeds.
@@ -403,7 +392,7 @@ class Sources:
             schema,
             store=self.store,
             clock=self.clock,
-            collections=self._collections,
+            collections=self.maintenance.collections,
             final=final,
         )
         if info.kind == COLLECTION and not isinstance(engine, LocalEngine):

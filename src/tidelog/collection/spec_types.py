@@ -172,30 +172,33 @@ class SourceSpec:
             raise UsageError(
                 "column= names the text to decode, so it needs format=: add it, or remove column="
             )
-        options = {
-            "envelope": self.envelope != "none",
-            "time_column": self.time_column is not None,
-            "evolve": self.evolve,
-        }
-        given = [name for name, is_given in options.items() if is_given]
-        if given:
-            raise UsageError(
-                "a source of a collection has the updates of that one, with their times, so it has "
-                f"no {' and no '.join(given)}: remove {' and '.join(f'{one}=' for one in given)}"
-            )
+        self._check_plain(
+            "a source of a collection has the updates of that one, with their times, so it has"
+        )
 
     def _check_text(self) -> None:
+        self._check_plain(
+            "format='text' makes a row of each line, with one column, so it has",
+            ignore_case=self.ignore_case,
+        )
+
+    def _check_plain(self, why: str, **more: bool) -> None:
+        """Check that no option is given that needs a key, times or several columns.
+
+        Raises:
+            UsageError: one is; the message begins with ``why``.
+        """
         options = {
             "envelope": self.envelope != "none",
             "time_column": self.time_column is not None,
             "evolve": self.evolve,
-            "ignore_case": self.ignore_case,
+            **more,
         }
         given = [name for name, is_given in options.items() if is_given]
         if given:
             raise UsageError(
-                "format='text' makes a row of each line, with one column, so it has no "
-                f"{' and no '.join(given)}: remove {' and '.join(f'{one}=' for one in given)}"
+                f"{why} no {' and no '.join(given)}: remove "
+                f"{' and '.join(f'{one}=' for one in given)}"
             )
 
     def _check_secrets(self) -> None:

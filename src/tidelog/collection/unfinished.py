@@ -1,9 +1,9 @@
 """The commands that a location shows to be begun and not ended, and the calls that end them.
 
-A command is a sequence of durable steps. If its process dies, these steps show the command: a
-begun drop of a rendition, a hold of a handover, a cursor of a dropped source, a table whose shards
-are not registered, or a dropped shard that is not final yet. A command that still runs looks the
-same, and a second call of it does no harm.
+A command is a sequence of durable steps. If its process dies, these steps show the command. It may
+be a begun drop of a rendition, a hold of a handover, or a cursor of a dropped source. It may be an
+unregistered shard of a table, or a dropped shard that is not final yet. A command that still runs
+looks the same, and a second call of it does no harm.
 Source: storage, "Controller"; design page 6, "Controller".
 """
 

@@ -16,10 +16,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 
 from tidelog.consensus import group_object as objects
 from tidelog.consensus.group_object import EMPTY, GroupObject, Member, MemberRecord
 from tidelog.consensus.port import KeyRecord, VersionedRecord, check_truncation
+from tidelog.consensus.reading_back import read_back
 from tidelog.core.clock import Clock, backoff_us
 from tidelog.core.ids import SeqNo, check_seqno, group_of
 from tidelog.errors import (
@@ -193,8 +195,8 @@ class GroupConsensus:
             return 0
         contents = (await self._refresh(group)).contents
         counts = {path: path.removeprefix(folder).partition("-")[0] for path in listed}
-        newest = f"{contents.count:016x}"
-        dead = [path for path, at in counts.items() if at <= newest and path not in contents.spills]
+        newest, named = f"{contents.count:016x}", contents.spills
+        dead = [path for path, at in counts.items() if at <= newest and path not in named]
         if dead:
             await self.store.delete(dead)
         return len(dead)
@@ -228,7 +230,9 @@ class GroupConsensus:
                 self._fail(batch, error, is_last=failures >= self.attempts)
                 if failures >= self.attempts:
                     return
-            held = await self._read_back(group, batch)
+            key = batch[0].records[0].key
+            refresh = partial(self._refresh_now, group)
+            held = await read_back(refresh, clock=self.clock, attempts=self.attempts, key=key)
             pause_us = max(1, self.clock.monotonic_us() - begun_us)
             await self.clock.sleep(
                 backoff_us(min(attempt, 3), self.clock, first_us=pause_us, most_us=_PAUSE_MOST_US)
@@ -376,22 +380,6 @@ class GroupConsensus:
             # Another process may have written both between the two reads.
         raise CorruptionError(
             f"the state of {group!r} is missing, though it was written: restore the object {path}"
-        )
-
-    async def _read_back(self, group: str, batch: Sequence[_Write]) -> _Version:
-        """Read the object after a put of unknown outcome; if this fails, the outcome is UNKNOWN."""
-        for again in range(self.attempts):
-            try:
-                return await self._refresh_now(group)
-            except LocationError:
-                await self.clock.sleep(backoff_us(again, self.clock))
-            except CorruptionError as error:
-                error.outcome = Outcome.UNKNOWN  # The outcome of the put, not that of this read.
-                raise
-        raise LocationError(
-            "the store does not answer, so the write may be stored: read back before a retry",
-            outcome=Outcome.UNKNOWN,
-            key=batch[0].records[0].key,
         )
 
     async def _load_spills(self, key: str, member: Member, start: SeqNo) -> list[MemberRecord]:

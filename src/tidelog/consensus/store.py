@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from tidelog.consensus import object_consensus as objects
 from tidelog.consensus.groups import GroupConsensus
 from tidelog.consensus.object_consensus import EMPTY, ConsensusObject, Spill
 from tidelog.consensus.port import KeyRecord, VersionedRecord, check_truncation
+from tidelog.consensus.reading_back import read_back
 from tidelog.core.clock import Clock, backoff_us
 from tidelog.core.ids import GROUPS, SeqNo, check_seqno, group_of, is_group
 from tidelog.errors import (
@@ -105,7 +107,8 @@ class StoreConsensus:
                 if attempt + 1 == self.attempts:
                     error.outcome = Outcome.UNKNOWN if unsure else Outcome.NOT_APPLIED
                     raise
-            held = await self._read_back(key)
+            refresh = partial(self._refresh, key)
+            held = await read_back(refresh, clock=self.clock, attempts=self.attempts, key=key)
             if held.contents.head_seqno == seqno - 1:
                 await self.clock.sleep(backoff_us(attempt, self.clock))
         raise LocationError(
@@ -286,25 +289,6 @@ class StoreConsensus:
         held = _ObjectVersion(contents, stored.e_tag)
         self._held[key] = held
         return held
-
-    async def _read_back(self, key: str) -> _ObjectVersion:
-        """Read the object after a put of unknown outcome; if this fails, the outcome stays UNKNOWN.
-
-        Without delay: the object names only the newest writes, and other writers may push ours out.
-        """
-        for again in range(self.attempts):
-            try:
-                return await self._refresh(key)
-            except LocationError:
-                await self.clock.sleep(backoff_us(again, self.clock))
-            except CorruptionError as error:
-                error.outcome = Outcome.UNKNOWN  # The outcome of the put, not that of this read.
-                raise
-        raise LocationError(
-            "the store does not answer, so the write may be stored: read back before a retry",
-            outcome=Outcome.UNKNOWN,
-            key=key,
-        )
 
     async def _is_ours(
         self, key: str, contents: ConsensusObject, seqno: SeqNo, write_id: str

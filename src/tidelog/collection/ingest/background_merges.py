@@ -46,7 +46,6 @@ class BackgroundMerges:
     expiries: Mapping[str, Expiry] = field(default_factory=dict)
     trouble: dict[str, str] = field(default_factory=dict)
     _task: asyncio.Task[CompactionReport] | None = None
-    _busy_with: str = ""
     _busy: Shard | None = None
     _is_waiting: bool = False  # At the last look, the merge waited for a commit already.
 
@@ -61,7 +60,7 @@ class BackgroundMerges:
         due = (one for one in self.shards if one.id not in self.trouble)
         shard = next((one for one in due if is_due(one)), None)
         if shard is not None:
-            self._busy_with, self._busy, self._is_waiting = shard.id, shard, False
+            self._busy, self._is_waiting = shard, False
             self._task = asyncio.create_task(self._merge(shard), name="merge")
 
     async def _merge(self, shard: Shard) -> CompactionReport:
@@ -104,4 +103,5 @@ class BackgroundMerges:
         except TidelogError as error:
             # Ingestion does not need merges, so it continues. The run reports the error, and a
             # reader or another merger of this shard meets the same one.
-            self.trouble[self._busy_with] = str(error)
+            if self._busy is not None:
+                self.trouble[self._busy.id] = str(error)
