@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -118,6 +120,29 @@ def test_bytes_that_are_no_request_are_a_400_in_the_form_of_errors(
     assert fault in json.loads(body)["message"]
     assert patient.sample("http_requests_total", **counted) == before + 1
     wait_until(lambda: patient.sample("http_requests_in_flight") == 0)
+
+
+@pytest.mark.parametrize(
+    ("head", "rest", "status"),
+    [
+        (b"POST /none HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n", b"a" * 9, 404),
+        (b"POST /none HTTP/1.1\r\nHost: x\r\nContent-Length: 400000\r\n\r\n", b"a" * 400_000, 404),
+        (b"GET /" + b"a" * 70_000, b"a" * 70_000, 400),
+    ],
+)
+def test_a_refusal_reaches_a_client_that_is_still_sending(
+    patient: RunningServer, head: bytes, rest: bytes, status: int
+) -> None:
+    """Bytes that come after the refusal do not reset the connection before the answer is read."""
+    with patient.connect() as client:
+        client.sendall(head)
+        select.select([client], [], [], PATIENCE_S)
+        client.sendall(rest[:-1])
+        threading.Event().wait(0.1)
+        client.sendall(rest[-1:])  # A connection that was reset fails here, or in the next line.
+        told = received(client)
+    assert told.startswith(b"HTTP/1.1 %d " % status)
+    assert told.endswith(b"}")
 
 
 def test_a_sender_that_leaves_is_forgotten(quick: RunningServer) -> None:

@@ -7,10 +7,10 @@ Only this module turns errors of handlers into answers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ from tidelog.http.api.failures import (
     status_of,
 )
 from tidelog.server.exposition import ServerMetrics
-from tidelog.server.limits import Allowance, ServerLimits
+from tidelog.server.limits import LINGER_SECONDS, Allowance, ServerLimits
 from tidelog.server.openapi import describe_routes
 from tidelog.server.request import Ask, ClientGone, Query
 from tidelog.server.response import Headers, encoded, media_type_of, send_answer
@@ -76,7 +76,7 @@ def make_app(routers: Sequence[Router], *, version: str, state: ServerState) -> 
     description = describe_routes(every, version=version, has_tokens=bool(state.tokens.known))
     described.append(json.dumps(description).encode())
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         try:
             yield
@@ -122,16 +122,34 @@ class RequestBody:
 
 
 class ResponseSender:
-    """The answer to a client; ``is_begun`` is True once a part was sent."""
+    """The answer to a client; ``is_begun`` is True once a part was sent.
+
+    With ``is_held``, the server's end of the answer waits until `end`.
+    """
 
     def __init__(self, send: Any) -> None:
         self._send = send
-        self.is_begun = False
+        self.is_begun = self.is_held = False
 
     async def __call__(self, event: Any) -> None:
         """Send a part of the answer."""
         self.is_begun = True
-        await self._send(event)
+        is_body = event["type"] == "http.response.body"
+        await self._send({**event, "more_body": True} if is_body and self.is_held else event)
+
+    async def end(self, incoming: RequestBody) -> None:
+        """End a held answer, after the client has read it and has closed, or after a time limit.
+
+        A system that closes a connection with unread bytes resets it, and the client may lose the
+        answer. So this drops the rest of the request first.
+        """
+        if not self.is_held:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                while not incoming.is_read:
+                    await incoming()
+        await self._send({"type": "http.response.body", "body": b""})
 
 
 class RouteHandler:
@@ -149,8 +167,10 @@ class RouteHandler:
         started = state.clock.monotonic_us()
         state.metrics.in_flight.inc()
         status = 499  # The client left before its answer.
+        incoming = RequestBody(receive, is_read=scope["method"] in ("GET", "HEAD"))
+        sending = ResponseSender(send)
         try:
-            status = await self._respond(scope, receive, send)
+            status = await self._respond(scope, incoming, sending)
         except ClientGone:
             state.metrics.left.inc()
         finally:
@@ -159,16 +179,15 @@ class RouteHandler:
             method = scope["method"] if scope["method"] in _METHODS else "other"
             state.metrics.requests.labels(method, self._path, status).inc()
             state.metrics.seconds.labels(self._path).observe(seconds)
+        await sending.end(incoming)
 
-    async def _respond(self, scope: Any, receive: Any, send: Any) -> int:
+    async def _respond(self, scope: Any, incoming: RequestBody, sending: ResponseSender) -> int:
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1")
             for name, value in scope["headers"]
         }
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         media_type = media_type_of(headers.get("accept", ""), kind)
-        incoming = RequestBody(receive, is_read=scope["method"] in ("GET", "HEAD"))
-        sending = ResponseSender(send)
         try:
             answer = encoded(await self._handle_request(scope, incoming, headers), media_type)
             return await self._send(scope, sending, answer, 200, self._closing())
@@ -180,7 +199,8 @@ class RouteHandler:
             error = self._error_of(fault, scope["method"])
         known = self._headers_of(error)
         # The server would read the rest of an unread body as the next request.
-        known += self._closing() or ([] if incoming.is_read else [CLOSE])
+        sending.is_held = not incoming.is_read
+        known += self._closing() or ([CLOSE] if sending.is_held else [])
         answer = encoded(answer_of(error), media_type)
         return await self._send(scope, sending, answer, status_of(error), known)
 

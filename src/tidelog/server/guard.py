@@ -20,7 +20,7 @@ from uvicorn.server import ServerState as Connections
 from tidelog.errors import UsageError
 from tidelog.http.api.failures import answer_of, status_of
 from tidelog.server.app import Refusal, ServerState
-from tidelog.server.limits import SECOND_US
+from tidelog.server.limits import LINGER_SECONDS, SECOND_US
 from tidelog.server.request import JSON_TYPES
 from tidelog.server.response import encoded, head_of
 
@@ -33,6 +33,7 @@ class GuardedProtocol(H11Protocol):
     _head: asyncio.TimerHandle | None = None
     _writing: asyncio.TimerHandle | None = None
     _turns = 0
+    _is_refused = False  # The rest of the bytes is dropped.
 
     def __init__(
         self,
@@ -66,6 +67,8 @@ class GuardedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Process bytes; start the timer for the head unless a request is complete."""
+        if self._is_refused:
+            return
         super().data_received(data)
         if self.is_busy:
             self._cancel_head()
@@ -101,7 +104,11 @@ class GuardedProtocol(H11Protocol):
             h11.EndOfMessage(),
         ):
             self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
+        # A close with unread bytes would reset the connection, and could lose the answer.
+        self._is_refused = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def end(self, *, is_over: bool) -> None:
         """End the connection of a server that stops; the server calls this repeatedly.

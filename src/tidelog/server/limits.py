@@ -15,6 +15,7 @@ SECOND_US: Final = 1_000_000
 BYTES_A_SECOND_MIN: Final = 16_384
 HEAD_BYTES_MAX: Final = 65_536  # Enough for a key of 16,384 bytes with each byte as %XX.
 REFUSED_MAX: Final = 64  # Connections above the limit that get an answer concurrently.
+LINGER_SECONDS: Final = 2.0  # From a refusal until the close, if the client sends more bytes.
 FILES_KEPT: Final = 256  # Open files for the store, and for refused connections.
 
 
