@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -11,18 +10,15 @@ from unittest.mock import patch
 import pytest
 from msgspec.structs import replace
 
-from kit.renditions import rows_at, rows_of
+from kit.renditions import handle_of, rows_at, rows_of, sums
 from kit.sources import collect, compact, ingest, lake_of, reopened, run_once, write_numbers
-from tidelog.collection.collection import Collection
-from tidelog.collection.ingest import copying
+from tidelog.collection.ingest import copy_job
 from tidelog.collection.ingest.copier import Copier
-from tidelog.collection.ingest.copying import COPY_HOLD
+from tidelog.collection.ingest.copying import COPY_HOLD, plan_upper
 from tidelog.collection.rendition_spec import RenditionSpec
-from tidelog.core.frontier import Frontier
 from tidelog.errors import GoneError, HandoverRefused, UsageError
 from tidelog.location import Location
 from tidelog.persist.states.batch import make_batch
-from tidelog.persist.states.transition import difference
 from tidelog.rowhash import RowSum
 
 
@@ -39,27 +35,6 @@ async def copied(lake: Location, name: str, shards: int, *, bytes_max: int = 1) 
     while (tick := await ingester.copy()) is not None:
         uppers.append(tick.upper)
     return uppers
-
-
-async def handle_of(lake: Location, name: str, *, is_errors: bool = False) -> Collection:
-    catalog = await lake.controller.catalog()
-    handle = lake.collections.of_rendition(catalog, catalog.rendition(name), is_errors)
-    await handle.refresh()
-    return handle
-
-
-def sums(handle: Collection, uppers: Sequence[int]) -> list[RowSum]:
-    """Return the sum T of all shards between the given uppers."""
-    found, lower = [], 0
-    for upper in uppers:
-        total = RowSum.zero()
-        for state in handle.states:
-            one = difference(state, Frontier.at(lower), Frontier.at(upper))
-            assert one is not None
-            total = total + one
-        found.append(total)
-        lower = upper
-    return found
 
 
 async def holds_of_copies(lake: Location) -> set[str]:
@@ -299,7 +274,7 @@ async def test_a_large_step_is_written_in_several_parts(tmp_path: Path) -> None:
         await fill(lake, tmp_path, *range(100 * n, 100 * n + 50))
     remove_files(tmp_path)
 
-    with patch.object(copying, "GATHERED_BYTES", 2_000):
+    with patch.object(copy_job, "GATHERED_BYTES", 2_000):
         uppers = await copied(lake, "c2", 2, bytes_max=10**9)
 
     assert len(uppers) == 1
@@ -350,7 +325,7 @@ def test_a_step_ends_where_a_batch_ends(
         for lower, upper, size in bounds
     ]
 
-    assert copying.plan_upper(batches, after, 30, bytes_max) == expected
+    assert plan_upper(batches, after, 30, bytes_max) == expected
 
 
 async def test_rows_that_are_held_back_come_after_the_copy(tmp_path: Path) -> None:

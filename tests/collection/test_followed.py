@@ -9,8 +9,7 @@ from collections import Counter
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -577,16 +576,6 @@ async def test_without_kept_bindings_a_check_has_the_newest_tick_at_most() -> No
     await compact(location)
     with suppress(UsageError):
         assert (await location.sources.check("d")).first is None
-
-
-async def test_another_engine_is_replaced_by_this_process() -> None:
-    """Executors cannot read the raw collection, so the ingester does the work itself."""
-    location, _ = await raw_lake("a")
-    await followed(location)
-    engine = cast("Any", SimpleNamespace(name="spark", tick_bytes=1))
-    ingester = await location.sources.ingester("d", engine=engine)
-    assert (await run_once(ingester)).rows == 1
-    assert ingester.engine.name == "local"
 
 
 def test_a_step_ends_with_a_batch_that_fits() -> None:

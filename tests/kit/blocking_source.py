@@ -143,8 +143,8 @@ MODULES: Final[dict[str, tuple[Twin, ...]]] = {
             internal=names(
                 "all_shards all_states states check_since refresh since upper resolve_as_of "
                 "resolve_between resolve_start reading served contents rows_of changes_of "
-                "parts_until parts_between snapshots first_shard own_reading mark eras era_at "
-                "is_complete states_at"
+                "parts_until parts_between snapshots snapshots_at first_shard own_reading mark "
+                "eras era_at is_complete states_at"
             ),
         ),
         Twin(

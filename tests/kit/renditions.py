@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,10 @@ from kit.sources import ingest
 from tidelog.collection.collection import Collection
 from tidelog.collection.rendition_spec import RenditionSpec
 from tidelog.collection.spec_types import SourceSpec
+from tidelog.core.frontier import Frontier
 from tidelog.location import Location, open_location
+from tidelog.persist.states.transition import difference
+from tidelog.rowhash import RowSum
 from tidelog.store.memory import MemoryStore
 from tidelog.store.port import Store
 
@@ -38,6 +42,28 @@ async def rows_of(lake: Location, name: str, time: int, *, is_errors: bool = Fal
     catalog = await lake.controller.catalog()
     handle = lake.collections.of_rendition(catalog, catalog.rendition(name), is_errors)
     return counted(await handle.consolidated(time))
+
+
+async def handle_of(lake: Location, name: str, *, is_errors: bool = False) -> Collection:
+    """Return a handle of one rendition, or of its bad rows, with the newest states."""
+    catalog = await lake.controller.catalog()
+    handle = lake.collections.of_rendition(catalog, catalog.rendition(name), is_errors)
+    await handle.refresh()
+    return handle
+
+
+def sums(handle: Collection, uppers: Sequence[int]) -> list[RowSum]:
+    """Return the sum T of all shards between the given uppers."""
+    found, lower = [], 0
+    for upper in uppers:
+        total = RowSum.zero()
+        for state in handle.states:
+            one = difference(state, Frontier.at(lower), Frontier.at(upper))
+            assert one is not None
+            total = total + one
+        found.append(total)
+        lower = upper
+    return found
 
 
 async def reader(lake: Location) -> Collection:

@@ -28,6 +28,7 @@ from kit.sources import (
 )
 from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.ingest.compute import Job
+from tidelog.collection.ingest.copy_job import CopyJob, StepParts
 from tidelog.collection.ingest.engine import TickParts
 from tidelog.collection.ingest.tick import Tick
 from tidelog.collection.source.binding import AddressRange
@@ -269,6 +270,9 @@ class Meddler:
         else:
             self.file.write_text(self.text)
         return await self.inner.compute(job, source)
+
+    async def copy(self, job: CopyJob) -> StepParts:
+        return await self.inner.copy(job)
 
 
 @pytest.mark.parametrize("settings", [WHOLE, CUT], ids=["whole", "cut"])

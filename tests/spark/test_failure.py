@@ -73,7 +73,7 @@ def test_an_unexpected_error_of_a_task_is_an_invariant_error(tmp_path: Path) -> 
         raise KeyError("no such thing")
 
     share: Any = Errand(str(tmp_path))
-    found = task._with_worker(share, breaking)
+    found = task.with_worker(share, breaking)
     assert isinstance(found, InvariantError)
     assert "KeyError: 'no such thing'" in str(found)
     assert isinstance(pickle.loads(pickle.dumps(found)), InvariantError)
@@ -87,4 +87,4 @@ def test_a_lack_of_memory_is_tried_again_elsewhere(tmp_path: Path) -> None:
 
     share: Any = Errand(str(tmp_path))
     with pytest.raises(MemoryError):
-        task._with_worker(share, breaking)
+        task.with_worker(share, breaking)

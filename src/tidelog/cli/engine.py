@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from tidelog.collection.catalog.catalog import SourceInfo
     from tidelog.collection.ingest.compute import Job
+    from tidelog.collection.ingest.copy_job import CopyJob, StepParts
     from tidelog.collection.ingest.engine import TickParts
     from tidelog.collection.ingest.ingest import Ingester
     from tidelog.collection.ingest.run import FirstHead
@@ -124,9 +125,12 @@ async def choose_engine(ingester: Ingester) -> tuple[str, FirstHead | None]:
     """
     from tidelog.collection.ingest.run import look_ahead
 
-    if importlib.util.find_spec("pyspark") is None or ingester.is_copying:
-        return "local", None  # The driver copies, with each engine.
-    first, left = await look_ahead(ingester)
+    if importlib.util.find_spec("pyspark") is None:
+        return "local", None
+    if ingester.is_copying:
+        first, left = None, await ingester.left_to_copy()
+    else:
+        first, left = await look_ahead(ingester)
     if left < SPARK_BYTES_MIN or not await ingester.clock.offload(_has_java):
         return "local", first
     return "spark", first
@@ -253,6 +257,14 @@ class LateSpark:
             UsageError: Spark needs Java, and found none.
         """
         return await (await self._started()).compute(job, source)
+
+    async def copy(self, job: CopyJob) -> StepParts:
+        """See `tidelog.collection.ingest.engine.Engine`.
+
+        Raises:
+            UsageError: Spark needs Java, and found none; or its executors cannot do the work.
+        """
+        return await (await self._started()).copy(job)
 
     async def _started(self) -> SparkEngine:
         async with self._starting:

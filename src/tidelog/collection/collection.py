@@ -502,14 +502,15 @@ class Collection(ReadableTimes):
 
     def parts_until(self, time: int) -> list[Part]:
         """Return the parts of all shards with updates up to a resolved time."""
-        return [part for snapshot in self._snapshots(time) for part in snapshot.parts]
+        return [part for snapshot in self.snapshots_at(time) for part in snapshot.parts]
 
     async def snapshots(self, as_of: When | None = None) -> list[ShardSnapshot]:
         """Return the snapshot of each shard at a time. No rows are read."""
         time = await self.resolve_as_of(as_of)
-        return self.era_at(time)._snapshots(time)
+        return self.era_at(time).snapshots_at(time)
 
-    def _snapshots(self, time: int) -> list[ShardSnapshot]:
+    def snapshots_at(self, time: int) -> list[ShardSnapshot]:
+        """Return the snapshot of each shard of this rendition at a resolved time."""
         pairs = zip(self.shards, self.states, strict=True)
         # A later plan of the snapshot uses the shard alone, so it must have what the state has.
         schema = self.served(self.schema)

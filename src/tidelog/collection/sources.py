@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from tidelog.collection.altering import altered_source, check_columns_of_kind, check_no_values
 from tidelog.collection.catalog.catalog import (
-    COLLECTION,
     Catalog,
     CollectionInfo,
     RenditionInfo,
@@ -395,9 +394,6 @@ class Sources:
             collections=self.maintenance.collections,
             final=final,
         )
-        if info.kind == COLLECTION and not isinstance(engine, LocalEngine):
-            # Only this process can read the other collection.
-            engine = LocalEngine(store=self.ingest_store, clock=self.clock)
         # Skipped files count neither as work left nor as a reason to start Spark.
         source.pass_over(frozenset(info.skipped))
         return Ingester(

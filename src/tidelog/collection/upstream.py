@@ -14,19 +14,17 @@ Source: storage, "The recipe"; design page 6, "Raw sources".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import TypeVar
 
-import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import COLLECTION, SourceInfo
 from tidelog.collection.collection import Collection
 from tidelog.collection.collections import Collections
-from tidelog.collection.formats.records import OFFSET
 from tidelog.collection.formats.times import format_time
 from tidelog.collection.source.binding import AddressRange, Taken
 from tidelog.collection.source.decode import ReadData
@@ -34,9 +32,12 @@ from tidelog.collection.source.followed import (
     COLUMN,
     CREATED,
     UPSTREAM,
+    WHOLE,
     FollowedHead,
+    as_data,
     check_no_cycle,
     hold_of,
+    span_of,
     text_column,
 )
 from tidelog.collection.source.kind import BODY, ROWS, SAMPLE_BYTES, RowRange
@@ -48,20 +49,24 @@ from tidelog.core.clock import Clock
 from tidelog.errors import (
     AsOfBeforeSince,
     AsOfNotComplete,
+    CorruptionError,
     GoneError,
     InvariantError,
     NoSuchCollection,
     NoSuchHold,
+    PartMissing,
     SchemaEvolved,
 )
 from tidelog.persist.format.part import with_one_time
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import consolidate
+from tidelog.persist.read.rereading import READS_MAX, overtaken
 from tidelog.persist.read.selection import RowSelection
+from tidelog.persist.read.snapshot import require_replaced
 from tidelog.store.port import Store
 from tidelog.store.wrappers.metered import Usage
 
-_WHOLE: Final = "contents"  # The proof of a range that begins with all rows of its first time.
+T = TypeVar("T")
 
 
 def open_any(
@@ -131,7 +136,7 @@ class FollowedSource:
         if head.upper <= start:
             return None
         upper = head.end_of_step(start, bytes_max)
-        proof = "" if lower else _WHOLE
+        proof = "" if lower else WHOLE
         return Plan((RowRange(path=self.path, start=start, limit=upper, proof=proof),), upper)
 
     async def survey(self, piece: AnyPiece, job: SurveyJob) -> SurveyFacts:
@@ -161,39 +166,73 @@ class FollowedSource:
 
         Raises:
             GoneError: the upstream was dropped, or has given up the times, or lacks the column.
+            CorruptionError: an object of the upstream is lost.
         """
-        if not isinstance(found, RowRange):
-            raise InvariantError("a source was given another source's range")
+        async with self.upstream_of(found) as upstream:
+            table = await self._updates(upstream, found)
+        return found, as_data(table, self.info)
+
+    @asynccontextmanager
+    async def upstream_of(self, found: AddressRange) -> AsyncIterator[Collection]:
+        """Yield the upstream, refreshed up to a range; tell of times, columns or parts gone.
+
+        Raises:
+            GoneError, CorruptionError: see `read`.
+        """
         upstream = await self._opened()
         if upstream.upper.time < found.limit:
             await upstream.refresh()
         try:
-            table = await self._updates(upstream, found)
+            yield upstream
         except AsOfBeforeSince as error:
             why = f"has given up the times from {format_time(found.start)} on"
             raise self._gone(why) from error
         except SchemaEvolved as error:
             why = "lacks a column that the source reads, or has another type for it"
             raise self._gone(why) from error
-        if self.info.format != ROWS:
-            column = self.info.settings[COLUMN]
-            table = table.rename_columns([BODY if n == column else n for n in table.column_names])
-        return found, table.append_column(OFFSET, pa.array(np.arange(table.num_rows)))
+        except PartMissing as error:
+            # The read has refreshed the upstream. An ingester takes this class for a stale state.
+            raise CorruptionError(
+                f"the collection {self.path!r}, which the source {self.info.name!r} reads, has "
+                "lost an object that its state names: restore the object",
+                path=error.facts["path"],
+            ) from error
 
-    async def _updates(self, upstream: Collection, found: RowRange) -> pa.Table:
+    async def reread(self, found: AddressRange, read: Callable[[Collection], Awaitable[T]]) -> T:
+        """Return the result of a read of a range; read again if merges replaced its parts.
+
+        Raises:
+            GoneError, CorruptionError: see `read`.
+            ReadOvertaken: merges replaced the parts at every try.
+        """
+        async with self.upstream_of(found) as upstream:
+            for _ in range(READS_MAX):
+                try:
+                    return await read(upstream)
+                except PartMissing as error:
+                    await upstream.refresh()
+                    require_replaced([one for era in upstream.eras for one in era.states], error)
+        raise overtaken()
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the columns of the upstream that the source reads."""
         is_rows = self.info.format == ROWS
-        columns = self.schema.names if is_rows else [self.info.settings[COLUMN]]
-        reading = upstream.reading(RowSelection(columns=columns))
-        form, pieces, since = reading.narrow, [], found.start - 1
-        if found.proof == _WHOLE:
-            since = found.start
+        return self.schema.names if is_rows else [self.info.settings[COLUMN]]
+
+    async def _updates(self, upstream: Collection, found: AddressRange) -> pa.Table:
+        reading = upstream.reading(RowSelection(columns=self.columns))
+        form, pieces, (since, until, is_whole) = reading.narrow, [], span_of(found)
+        if is_whole:
             pieces = [
                 with_one_time(piece.cast(form.contents), since, form.updates)
                 async for piece in upstream.contents(reading, since)
             ]
-        pieces += [one async for one in upstream.changes_of(reading, since, found.limit - 1)]
-        first, last = found.start - 1, found.limit - 1
-        return await self.clock.offload(partial(consolidate, pieces, form, after=first, until=last))
+        pieces += [one async for one in upstream.changes_of(reading, since, until)]
+        after = found.start - 1
+        return await self.clock.offload(
+            partial(consolidate, pieces, form, after=after, until=until)
+        )
 
     async def hold(self, taken: Taken, *, make: bool) -> None:
         """Keep the times after ``taken``; with kept bindings, all times since the creation.

@@ -11,20 +11,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 
 import msgspec
 from pyspark.sql import SparkSession
 
 from tidelog.collection.catalog.catalog import FILES, SourceInfo
+from tidelog.collection.collection import Collection
 from tidelog.collection.ingest.compute import Job
-from tidelog.collection.ingest.engine import SPARK_TICK_BYTES, OutputParts, TickParts, survey_here
+from tidelog.collection.ingest.copy_job import CopyJob, StepParts
+from tidelog.collection.ingest.engine import (
+    SPARK_TICK_BYTES,
+    OutputParts,
+    TickParts,
+    nothing_computed,
+    survey_here,
+)
 from tidelog.collection.source.binding import AddressRange
+from tidelog.collection.source.followed import span_of
 from tidelog.collection.source.port import RawSource, SurveyResult
 from tidelog.collection.source.survey_facts import FileCandidate, SurveyFacts, SurveyPiece
 from tidelog.collection.source.survey_result import SurveyJob
+from tidelog.collection.upstream import FollowedSource
 from tidelog.core.clock import Clock, SystemClock
 from tidelog.errors import TidelogError
 from tidelog.persist.format.part import Part
+from tidelog.spark.backfill import decode_shares, plan_copy, plan_range, read_shares, run_copies
 from tidelog.spark.job import run_job
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.plan import (
@@ -34,6 +46,7 @@ from tidelog.spark.plan import (
     share_survey,
 )
 from tidelog.spark.reach import check_executors, see_parts
+from tidelog.spark.scan_plan import plan_updates
 from tidelog.spark.ship import is_connect
 from tidelog.spark.task import (
     READS_MAX,
@@ -87,6 +100,9 @@ class SparkEngine:
             UsageError: the executors cannot do the work; see `check_executors`.
         """
         await self._check(job.source, job.ranges)
+        if isinstance(source, FollowedSource):
+            (found,) = job.ranges
+            return await source.reread(found, partial(self._compute_range, job, source.columns))
         tasks = self._tasks()
         plan = plan_tick(
             job,
@@ -97,11 +113,75 @@ class SparkEngine:
         outcomes = await run_job(
             tasks.tags, lambda: _collect(tasks, plan), clock=self.clock, what="the tick"
         )
-        computed = gather(outcomes, shards=len(job.shards))
+        return await self._seen(gather(outcomes, shards=len(job.shards)))
+
+    async def _compute_range(
+        self, job: Job, columns: Sequence[str], upstream: Collection
+    ) -> TickParts:
+        """Compute the range of a source that reads columns of another collection."""
+        (found,) = job.ranges
+        scans = await plan_updates(
+            upstream, columns, span_of(found), location_url=self.location_url
+        )
+        if not scans:
+            return nothing_computed(len(job.shards))
+        tasks = self._tasks()
+        reads, decodes = plan_range(
+            job,
+            scans,
+            location_url=self.location_url,
+            cores=await self.clock.offload(tasks.cores_count),
+            settings=self.settings,
+        )
+        # The second stage's work travels with that of the first task; see `_collect`.
+        given = [(share, () if n else decodes) for n, share in enumerate(reads)]
+        outcomes = await run_job(
+            tasks.tags,
+            lambda: tasks.meet(read_shares, given, decode_shares, len(decodes)),
+            clock=self.clock,
+            what="the tick",
+        )
+        return await self._seen(gather(outcomes, shards=len(job.shards)))
+
+    async def copy(self, job: CopyJob) -> StepParts:
+        """Do a step of a copy in executors; see `Engine.copy`.
+
+        Raises:
+            PartMissing: a merge has replaced a part.
+            CorruptionError, LocationError: a store failed, or Spark.
+            UsageError: the executors cannot do the work; see `check_executors`.
+        """
+        await self._check(job.source, ())
+        tasks = self._tasks()
+        shares = plan_copy(
+            job,
+            location_url=self.location_url,
+            cores=await self.clock.offload(tasks.cores_count),
+            settings=self.settings,
+        )
+        done = StepParts(parts=[()] * sum(len(lane.shards) for lane in job.lanes), rows=0, bad=0)
+        if not shares:
+            return done
+        outcomes = await run_job(
+            tasks.tags,
+            lambda: tasks.run(run_copies, shares),
+            clock=self.clock,
+            what="the step of the copy",
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, TidelogError):
+                raise outcome
+            done = done + outcome
+        parts = [part for one in done.parts for part in one]
+        await see_parts(parts, tasks, self.location_url, clock=self.clock)
+        return done
+
+    async def _seen(self, computed: TickParts) -> TickParts:
+        """Return the results of tasks, whose parts the driver sees."""
         parts = [*computed.error_parts]
         for output in computed.written:
             parts += [*output.rows, *output.deleted]
-        await see_parts(parts, tasks, self.location_url, clock=self.clock)
+        await see_parts(parts, self._tasks(), self.location_url, clock=self.clock)
         return computed
 
     async def survey(self, job: SurveyJob, source: RawSource) -> SurveyResult:

@@ -82,7 +82,7 @@ class TickPlan:
 def plan_tick(job: Job, *, location_url: str, cores: int, settings: TickSettings) -> TickPlan:
     """Divide a tick into tasks."""
     size = sum(_weight(r, settings) for r in job.ranges)
-    tasks = _tasks_count(size, cores, settings)
+    tasks = tasks_count(size, cores, settings)
     places = tuple(range(len(job.shards)))
     if size <= settings.small_bytes or tasks == 1:
         return TickPlan((Share(location_url=location_url, job=job, places=places),))
@@ -95,7 +95,7 @@ def plan_tick(job: Job, *, location_url: str, cores: int, settings: TickSettings
             for partition in range(partitions)
         )
     # A task with only a share of a shard inlines no parts: many of them would bloat the state.
-    bare = _with_targets(job, [_bare(target) for target in job.shards])
+    bare = _with_targets(job, [target_of_share(target) for target in job.shards])
     shares = tuple(
         Share(
             location_url=location_url,
@@ -151,7 +151,7 @@ def cut_range(found: AddressRange, count: int) -> list[int]:
 def share_survey(job: SurveyJob, cores: int, settings: TickSettings) -> list[SurveyJob]:
     """Divide the pieces of a survey into jobs of about equal weight, in order."""
     weights = [piece.weight_bytes + settings.range_bytes for piece in job.pieces]
-    tasks = _tasks_count(sum(weights), cores, settings)
+    tasks = tasks_count(sum(weights), cores, settings)
     return [
         msgspec.structs.replace(job, pieces=job.pieces[first:limit])
         for first, limit in pack(weights, tasks)
@@ -171,7 +171,8 @@ def _weight(address_range: AddressRange, settings: TickSettings) -> int:
     return address_range.weight_bytes + settings.range_bytes
 
 
-def _tasks_count(size: int, cores: int, settings: TickSettings) -> int:
+def tasks_count(size: int, cores: int, settings: TickSettings) -> int:
+    """Return the number of tasks for ``size`` bytes on a number of cores."""
     wanted = min(size // settings.task_bytes_min, cores)
     tasks = max(1, wanted, -(-size // settings.task_bytes_max))
     # Beyond one task per core, use whole rounds: a round of one task would leave cores idle.
@@ -202,10 +203,13 @@ def _finish(job: Job, location_url: str, partition: int, buckets: int, partition
 
 
 def _with_targets(job: Job, targets: Sequence[Target]) -> Job:
-    return msgspec.structs.replace(job, ranges=(), shards=tuple(targets), errors=_bare(job.errors))
+    return msgspec.structs.replace(
+        job, ranges=(), shards=tuple(targets), errors=target_of_share(job.errors)
+    )
 
 
-def _bare(target: Target) -> Target:
+def target_of_share(target: Target) -> Target:
+    """Return a target for one of several tasks: without earlier parts, and without inline ones."""
     return _changed(target, may_inline=False, parts=())
 
 

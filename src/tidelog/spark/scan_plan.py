@@ -17,6 +17,7 @@ import pyarrow as pa
 from tidelog.collection.collection import Collection
 from tidelog.collection.crossing import check_same_columns
 from tidelog.collection.formats.parquet import footer_bytes, read_footer
+from tidelog.collection.source.followed import UpdateSpan
 from tidelog.core.arguments import joined_names
 from tidelog.core.clock import SystemClock, run_all, wall_us
 from tidelog.errors import (
@@ -34,7 +35,7 @@ from tidelog.persist.format.part import Part, missing_part
 from tidelog.persist.format.schema import DIFF, TIME, decode_schema, encode_with_known
 from tidelog.persist.read.pieces import parts_by_time
 from tidelog.persist.read.selection import CheckedSelection, RowSelection
-from tidelog.persist.read.snapshot import require_replaced
+from tidelog.persist.read.snapshot import ShardSnapshot, require_replaced
 from tidelog.spark.options import ReadSettings, check_columns
 from tidelog.spark.place import url_for_executors
 from tidelog.spark.scan import (
@@ -199,22 +200,63 @@ async def plan_scans(pin: PinnedRead) -> list[Scan]:
         )
     box = pin.selection.box
     if pin.after is not None:
-        return await _plan_changes(pin, collection, pin.after, box)
-    scans = list[Scan]()
+        _, until = await collection.resolve_between(pin.after, pin.as_of)
+        return _plan_changes(pin, collection, pin.after, until, box)
     snapshots = await era.snapshots(pin.as_of)
     # That has read newer states, and the handle may have continued with a successor.
     pin = _with_known(pin, era.era_at(pin.as_of))
+    return await _plan_contents(pin, snapshots, box, location.store)
+
+
+async def plan_updates(
+    collection: Collection,
+    columns: Sequence[str],
+    span: UpdateSpan,
+    *,
+    location_url: str,
+) -> list[Scan]:
+    """Divide the updates of some columns of an open collection.
+
+    Raises:
+        AsOfBeforeSince: the times are no longer readable.
+        SchemaEvolved: a rendition lacks a column, or has another type for it.
+    """
+    since, until, is_whole = span
+    collection.check_since(since)
+    latter = collection.era_at(until)
+    pin = PinnedRead(
+        location_url=location_url,
+        name=collection.name,
+        rendition=latter.rendition.id,
+        as_of=until,
+        schema=encode_with_known(latter.served(latter.schema)),
+        selection=RowSelection(columns=columns).check(latter.schema),
+        appended=latter.appended,
+        after=since,
+    )
+    scans: list[Scan] = []
+    if is_whole:
+        era = collection.era_at(since)
+        whole = replace(_of_era(pin, era), after=None, as_of=since)
+        scans += await _plan_contents(whole, era.snapshots_at(since), {}, collection.store)
+    return [*scans, *_plan_changes(pin, collection, since, until, {})]
+
+
+async def _plan_contents(
+    pin: PinnedRead, snapshots: Sequence[ShardSnapshot], box: Box, store: Store
+) -> list[Scan]:
+    """Divide the contents of a rendition."""
+    scans: list[Scan] = []
     for snapshot in snapshots:
         parts = [part for part in snapshot.parts if part_reaches(part, box)]
-        scans.extend(await share(_scan_of(pin, parts, box), location.store))
+        scans.extend(await share(_scan_of(pin, parts, box), store))
     return scans
 
 
-async def _plan_changes(
-    pin: PinnedRead, collection: Collection, after: int, box: Box
+def _plan_changes(
+    pin: PinnedRead, collection: Collection, after: int, until: int, box: Box
 ) -> list[Scan]:
     """Divide changes by times, since only updates of one time cancel; overlapping parts join."""
-    _, until = await collection.resolve_between(after, pin.as_of)
     scans: list[Scan] = []
     for era in collection.eras:
         if until < era.begins or (era.ends is not None and after >= era.ends - 1):

@@ -15,19 +15,18 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA
-from tidelog.collection.ingest.compute import Job, ShapedRange, error_updates
+from tidelog.collection.ingest.compute import Job, ShapedRange, error_updates, part_writer
 from tidelog.collection.ingest.engine import (
     LocalEngine,
     OutputParts,
     TickParts,
-    part_writer,
     read_and_shape,
     split_by_bucket,
     summarize,
@@ -63,7 +62,7 @@ CACHE_BYTES = 256 * 1024 * 1024
 READS_MAX = 4
 
 T = TypeVar("T")
-S = TypeVar("S", "Share", "SurveyShare")
+S = TypeVar("S", bound="AnyShare")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +71,13 @@ class TaskResult:
 
     places: tuple[int, ...]
     computed: TickParts
+
+
+class AnyShare(Protocol):
+    """The work of a task, for the location at a URL."""
+
+    @property
+    def location_url(self) -> str: ...
 
 
 class SurveyShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,14 +155,14 @@ def run_shares(shares: Iterable[Share]) -> Iterator[Outcome]:
     """Do shares completely, from ranges or pieces to parts."""
     # Spark discards a worker that leaves input unread, so the task reads all of it first.
     for share in list(shares):
-        yield _with_worker(share, run_share)
+        yield with_worker(share, run_share)
 
 
 def shape_shares(given: Iterable[tuple[Share, Sequence[Share]]]) -> Iterator[StageInput]:
     """Decode shares; send on their messages by key, and the second stage's shares."""
     for share, finishes in list(given):
         yield from enumerate(finishes)
-        shaped = _with_worker(share, shape_share)
+        shaped = with_worker(share, shape_share)
         if isinstance(shaped, TidelogError):
             # To all partitions, so that none writes parts in vain.
             yield from ((partition, shaped) for partition in range(share.partitions))
@@ -165,7 +171,7 @@ def shape_shares(given: Iterable[tuple[Share, Sequence[Share]]]) -> Iterator[Sta
             yield 0, output
             try:
                 yield from hand_on(messages, share)
-            except Exception as error:  # noqa: BLE001 - see `_with_worker`
+            except Exception as error:  # noqa: BLE001 - see `with_worker`
                 failed = portable(unforeseen(error, "a task of Spark"))
                 yield from ((partition, failed) for partition in range(share.partitions))
 
@@ -181,13 +187,13 @@ def finish_shares(handed: Iterable[StageInput]) -> Iterator[Outcome]:
     messages = [item for item in given if isinstance(item, Messages)]
     for share in given:
         if isinstance(share, Share):
-            yield _with_worker(share, lambda s, bench: finish_share(s, messages, bench))
+            yield with_worker(share, lambda s, bench: finish_share(s, messages, bench))
 
 
 def run_surveys(shares: Iterable[SurveyShare]) -> Iterator[SurveyOutcome]:
     """Survey pieces of files."""
     for share in list(shares):
-        outcome = _with_worker(share, run_survey)
+        outcome = with_worker(share, run_survey)
         yield outcome
 
 
@@ -224,7 +230,7 @@ async def run_share(share: Share, bench: WorkerState) -> TaskResult:
         messages = pa.concat_tables([s.messages for s in shaped])
         written = await _write(split_by_bucket(messages, share.job), share, bench)
         computed = summarize(shaped, written, await _write_errors(shaped, share, bench))
-    return _result_of(share, computed, bench, before)
+    return result_of(share.places, computed, bench, before)
 
 
 async def shape_share(share: Share, bench: WorkerState) -> tuple[TaskResult, pa.Table]:
@@ -239,7 +245,7 @@ async def shape_share(share: Share, bench: WorkerState) -> tuple[TaskResult, pa.
     nothing = [OutputParts() for _ in share.places]
     computed = summarize(shaped, nothing, await _write_errors(shaped, share, bench))
     messages = pa.concat_tables([s.messages for s in shaped])
-    return _result_of(share, computed, bench, before), messages
+    return result_of(share.places, computed, bench, before), messages
 
 
 async def finish_share(share: Share, given: Sequence[Messages], bench: WorkerState) -> TaskResult:
@@ -255,7 +261,7 @@ async def finish_share(share: Share, given: Sequence[Messages], bench: WorkerSta
         for place in share.places
     ]
     written = await _write(buckets, share, bench)
-    return _result_of(share, summarize([], written, []), bench, before)
+    return result_of(share.places, summarize([], written, []), bench, before)
 
 
 async def _shape(share: Share, bench: WorkerState) -> list[ShapedRange]:
@@ -292,7 +298,7 @@ async def _write_errors(
     return await writer.write(error_updates(errors, share.job), inline=target.may_inline)
 
 
-def _with_worker(share: S, work: Callable[[S, WorkerState], Awaitable[T]]) -> T | TidelogError:
+def with_worker(share: S, work: Callable[[S, WorkerState], Awaitable[T]]) -> T | TidelogError:
     """Do work with this process's `WorkerState`; return a TidelogError instead of raising it."""
     place = os.getpid(), share.location_url
     bench = _benches.get(place)
@@ -317,9 +323,12 @@ async def _awaited(work: Awaitable[T]) -> T:
     return await work
 
 
-def _result_of(share: Share, computed: TickParts, bench: WorkerState, before: Usage) -> TaskResult:
+def result_of(
+    places: tuple[int, ...], computed: TickParts, bench: WorkerState, before: Usage
+) -> TaskResult:
+    """Return the result of a task, with its requests since ``before``."""
     usage = bench.usage() - before
-    return TaskResult(places=share.places, computed=replace(computed, usage=usage))
+    return TaskResult(places=places, computed=replace(computed, usage=usage))
 
 
 def hand_on(messages: pa.Table, share: Share) -> Iterator[tuple[int, Messages]]:

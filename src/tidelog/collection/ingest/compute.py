@@ -45,14 +45,18 @@ from tidelog.collection.source.decode import (
 )
 from tidelog.collection.source.followed import followed_updates
 from tidelog.collection.source.kind import SourceKind
+from tidelog.core.clock import Clock
 from tidelog.core.frontier import Frontier
+from tidelog.core.ids import ShardId
 from tidelog.errors import ExpressionTooSlow, TidelogError, UsageError, unforeseen
 from tidelog.persist.format.part import Part, key_box, may_overlap, may_share_bucket
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema, decode_schema, fitted
 from tidelog.persist.format.updates import check_updates
-from tidelog.persist.handle.shard import INLINE_STATE_BYTES_MAX, Shard
+from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.reader import parts_until
+from tidelog.persist.write.writer import PartWriter
 from tidelog.rowhash import Hashes, hash_rows
+from tidelog.store.port import Store
 
 if TYPE_CHECKING:
     from tidelog.predicate.predicate import Predicate
@@ -326,10 +330,23 @@ def target_of(
         # readable.
         state.check_readable(binding.lower - 1)
         parts = parts_until(state, binding.lower - 1)
-    return Target(
-        shard=shard.id,
-        write_epoch=state.write_epoch,
-        may_inline=state.totals.inline_bytes < INLINE_STATE_BYTES_MAX,
-        parts=tuple(parts),
-        deletions=None if deletions is None else target_of(deletions, binding, feedback=True),
+    beside = None if deletions is None else target_of(deletions, binding, feedback=True)
+    return msgspec.structs.replace(bare_target(shard), parts=tuple(parts), deletions=beside)
+
+
+def bare_target(shard: Shard) -> Target:
+    """Return the target of rows in a shard, without earlier parts."""
+    return Target(shard=shard.id, write_epoch=shard.state.write_epoch, may_inline=shard.may_inline)
+
+
+def part_writer(store: Store, clock: Clock, target: Target, schema: ShardSchema) -> PartWriter:
+    """Return a writer for a target's parts."""
+    return PartWriter(
+        store=store,
+        clock=clock,
+        shard=ShardId(target.shard),
+        schema=schema,
+        write_epoch=target.write_epoch,
+        is_sorted=False,
+        bucket=target.bucket,
     )

@@ -9,7 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tidelog.collection.ingest.copying import CopiedShards, CopyStep, StepParts, holds_of_step
+from tidelog.collection.ingest.copy_job import StepParts
+from tidelog.collection.ingest.copying import CopiedShards, CopyStep, holds_of_step
+from tidelog.collection.ingest.engine import Engine
 from tidelog.collection.ingest.source_shards import SourceShards, same_as_theirs
 from tidelog.collection.ingest.tick import Tick, TickCommit
 from tidelog.core.frontier import Frontier
@@ -20,13 +22,14 @@ from tidelog.persist.handle.shard import Shard
 
 @dataclass(frozen=True, slots=True)
 class Copier:
-    """The copy of the rendition ``former`` into the shards ``to``.
+    """The copy of the rendition ``former`` into the shards ``to``, by the work of an engine.
 
     ``check_there`` raises SourceDropped if the copy is no longer in the catalog.
     """
 
     to: SourceShards
     former: CopiedShards
+    engine: Engine
     check_there: Callable[[], Awaitable[None]]
 
     async def copy(self, bytes_max: int) -> Tick | None:
@@ -43,7 +46,7 @@ class Copier:
         if await self._end():
             return None
         step = self.former.plan(self.to.upper.time, bytes_max)
-        found = await self.former.step(step, self.to)
+        found = await self.engine.copy(self.former.job(step, self.to))
         done = await self._commit(step, found).commit()
         await self._end()
         return Tick(
@@ -54,6 +57,7 @@ class Copier:
             left_bytes=step.left_bytes,
             won=done.won,
             unchecked=done.unchecked,
+            usage=found.usage,
         )
 
     async def _begin(self) -> bool:

@@ -14,15 +14,12 @@ Source: storage, "Renditions"; decision 35.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import accumulate
 from typing import Final, NamedTuple, Protocol
 
-import numpy as np
-import pyarrow as pa
+import msgspec
 
 from tidelog.collection.catalog.catalog import (
     ERRORS_SCHEMA,
@@ -30,27 +27,23 @@ from tidelog.collection.catalog.catalog import (
     RenditionInfo,
     SourceInfo,
 )
+from tidelog.collection.ingest.compute import bare_target
+from tidelog.collection.ingest.copy_job import CopyJob, Lane
 from tidelog.collection.ingest.envelope import deletions_schema
-from tidelog.collection.ingest.expiry import are_forgotten
-from tidelog.collection.table.placement import placed
 from tidelog.consensus.port import Consensus
 from tidelog.core.clock import Clock
 from tidelog.core.frontier import Frontier, join, meet
 from tidelog.core.ids import ShardId
 from tidelog.errors import GoneError
-from tidelog.persist.format.part import Part, int64_of
-from tidelog.persist.format.schema import TIME, ShardSchema
-from tidelog.persist.format.updates import check_updates
+from tidelog.persist.format.schema import ShardSchema, encode_with_known
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.handle.together import refresh_all
 from tidelog.persist.read.reader import parts_between
 from tidelog.persist.states.batch import Batch
 from tidelog.persist.states.holding import HISTORY_HOLD
-from tidelog.persist.write.writer import PartWriter
 from tidelog.store.port import Store
 
 COPY_HOLD: Final = "copy-"  # Before the id of the rendition that is copied.
-GATHERED_BYTES: Final = 64 * 1024 * 1024  # Of rows in memory; then they are written as parts.
 
 
 def copy_hold(rendition: RenditionInfo) -> str:
@@ -75,14 +68,6 @@ class CopyStep(NamedTuple):
     start: int
     remembered: int
     left_bytes: int
-
-
-class StepParts(NamedTuple):
-    """The parts of a step, for the shards that a tick writes, in their order; and its counts."""
-
-    parts: Sequence[Sequence[Part]]
-    rows: int
-    bad: int
 
 
 class Filled(Protocol):
@@ -192,6 +177,11 @@ class CopiedShards:
         upper, left = plan_upper(batches, max(lower, start), self.upper.time, bytes_max)
         return CopyStep(lower, upper, start, remembered, left)
 
+    def left_bytes(self, lower: int) -> int:
+        """Return the bytes of the parts at the time ``lower`` or later."""
+        states = [shard.state for shard in self.shards]
+        return sum(one.size_bytes for state in states for one in state.batches.after(lower - 1))
+
     def _held(self, shards: Sequence[Shard]) -> int:
         """Return the least time from which all of some shards keep their times distinct.
 
@@ -206,62 +196,37 @@ class CopiedShards:
             raise self.lost("was dropped")
         return found.time
 
-    async def step(self, step: CopyStep, to: Filled) -> StepParts:
-        """Read the updates of a step, and write their parts for the shards ``to``. Commit nothing.
-
-        Raises:
-            PartMissing: a merge has replaced a part: refresh the states, and plan again.
-            CorruptionError, LocationError: reading or writing failed.
-        """
-        rows = Gathering.into(to.outputs, to.schema, step)
-        for shard in self.outputs:
-            await rows.take(self._updates(shard, to.schema, step, step.start))
-        written, counts = await rows.finish(), rows.rows
+    def job(self, step: CopyStep, to: Filled) -> CopyJob:
+        """Return the work of a step into the shards ``to``."""
+        lanes = [self._lane(step, self.outputs, to.schema, to.outputs, least=step.start)]
         column = self.info.time_column
         if self.deletions and column is not None:
-            kept = deletions_schema(to.schema, column)
-            deleted = Gathering.into(to.deletions, kept, step)
-            for shard in self.deletions:
-                found = self._updates(shard, kept, step, step.remembered)
-                await deleted.take(self._counting(found, step.remembered))
-            written += await deleted.finish()
-        bad = Gathering.into([to.errors], ERRORS_SCHEMA, step)
+            kept, past = deletions_schema(to.schema, column), step.remembered
+            lane = self._lane(step, self.deletions, kept, to.deletions, least=past)
+            lanes.append(msgspec.structs.replace(lane, remembered=past))
         # Full merges drop earlier bad rows: retention has passed them.
         known = step._replace(lower=max(step.lower, step.start))
-        await bad.take(self._updates(self.errors, ERRORS_SCHEMA, known, 0))
-        written += await bad.finish()
-        return StepParts(written, counts, bad.rows)
+        lanes.append(self._lane(known, [self.errors], ERRORS_SCHEMA, [to.errors], least=0))
+        return CopyJob(source=self.info, lanes=tuple(lanes))
 
-    async def _updates(
-        self, shard: Shard, schema: ShardSchema, step: CopyStep, least: int
-    ) -> AsyncGenerator[pa.Table, None]:
-        """Yield the updates of a shard in a step; earlier ones get the time ``least``."""
-        after = step.lower - 1 if step.lower > least else -1
-        for part in parts_between(shard.state, after, step.upper - 1):
-            (table,) = await shard.reader.read([part], schema)
-            yield await self.clock.offload(partial(within, table, step, least))
-
-    async def _counting(
-        self, found: AsyncGenerator[pa.Table, None], remembered: int
-    ) -> AsyncGenerator[pa.Table, None]:
-        """Yield deletions without those that every later tick ignores; a merge may drop them."""
-        async with aclosing(found) as tables:
-            async for table in tables:
-                past = int64_of(table, TIME) <= remembered
-                gone = past & are_forgotten(table, self.info, before=remembered)
-                yield table.filter(pa.array(~gone))
-
-
-def within(table: pa.Table, step: CopyStep, least: int) -> pa.Table:
-    """Return the updates at the times of a step; those before ``least`` count as at that time."""
-    times = int64_of(table, TIME)
-    moved = np.maximum(times, least)
-    wanted = (moved >= step.lower) & (moved < step.upper)
-    if wanted.all() and (moved == times).all():
-        return table
-    place = table.schema.get_field_index(TIME)
-    changed = table.set_column(place, table.schema.field(place), pa.array(moved))
-    return changed.filter(pa.array(wanted))
+    def _lane(
+        self,
+        step: CopyStep,
+        shards: Sequence[Shard],
+        schema: ShardSchema,
+        to: Sequence[Shard],
+        *,
+        least: int,
+    ) -> Lane:
+        after, last = step.lower - 1 if step.lower > least else -1, step.upper - 1
+        return Lane(
+            schema=encode_with_known(schema),
+            parts=tuple(p for one in shards for p in parts_between(one.state, after, last)),
+            shards=tuple(map(bare_target, to)),
+            lower=step.lower,
+            upper=step.upper,
+            least=least,
+        )
 
 
 def plan_upper(batches: Sequence[Batch], after: int, last: int, bytes_max: int) -> tuple[int, int]:
@@ -280,64 +245,6 @@ def plan_upper(batches: Sequence[Batch], after: int, last: int, bytes_max: int) 
     fitting = [end for end in ends if size_until(end) <= bytes_max]
     upper = fitting[-1] if fitting else ends[0]
     return upper, size_until(last) - size_until(upper)
-
-
-@dataclass(slots=True)
-class Gathering:
-    """Updates on their way to some shards, by the hash of their keys; large ones become parts."""
-
-    shards: Sequence[Shard]
-    schema: ShardSchema
-    step: CopyStep
-    waiting: list[list[pa.Table]]
-    written: list[list[Part]]
-    rows: int = 0
-    size_bytes: int = 0
-
-    @classmethod
-    def into(cls, shards: Sequence[Shard], schema: ShardSchema, step: CopyStep) -> Gathering:
-        return cls(shards, schema, step, [[] for _ in shards], [[] for _ in shards])
-
-    async def take(self, found: AsyncGenerator[pa.Table, None]) -> None:
-        """Take all updates of a shard of the other rendition."""
-        clock = self.shards[0].clock
-        async with aclosing(found) as tables:
-            async for table in tables:
-                if not table.num_rows:
-                    continue
-                self.rows += table.num_rows
-                pieces = await clock.offload(partial(placed, table, self.schema, len(self.shards)))
-                for waiting, piece in zip(self.waiting, pieces, strict=True):
-                    waiting.append(piece)
-                self.size_bytes += table.nbytes
-                if self.size_bytes >= GATHERED_BYTES:
-                    await self._write()
-
-    async def finish(self) -> list[list[Part]]:
-        """Write the last rows; return the parts of each shard."""
-        await self._write()
-        return self.written
-
-    async def _write(self) -> None:
-        lower, upper = Frontier.at(self.step.lower), Frontier.at(self.step.upper)
-        for shard, waiting, parts in zip(self.shards, self.waiting, self.written, strict=True):
-            if not waiting:
-                continue
-            together = pa.concat_tables(waiting)
-            waiting.clear()
-            checked = partial(check_updates, together, self.schema, lower=lower, upper=upper)
-            rows = await shard.clock.offload(checked)
-            writer = PartWriter(
-                store=shard.store,
-                clock=shard.clock,
-                shard=shard.id,
-                schema=self.schema,
-                write_epoch=shard.state.write_epoch,
-                is_sorted=False,
-            )
-            # Many small parts in the state would make each later commit dearer.
-            parts.extend(await writer.write(rows, inline=shard.may_inline and not parts))
-        self.size_bytes = 0
 
 
 def holds_of_step(shard: Shard, step: CopyStep) -> Mapping[str, Frontier]:

@@ -25,21 +25,21 @@ from tidelog.collection.ingest.compute import (
     Target,
     error_updates,
     feedback_parts,
+    part_writer,
     shape_messages,
     updates_of,
 )
+from tidelog.collection.ingest.copy_job import CopyJob, StepParts, copy_here
 from tidelog.collection.source.binding import AddressRange
 from tidelog.collection.source.decode import TextsNotKept, errors_table
 from tidelog.collection.source.port import RawSource, SurveyResult
 from tidelog.collection.source.survey_result import SurveyJob
 from tidelog.collection.table.placement import buckets_of
 from tidelog.core.clock import Clock, run_all
-from tidelog.core.ids import ShardId
 from tidelog.errors import InvariantError, SourceRowsRefused, TidelogError, unforeseen
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.read.reader import PartReader
-from tidelog.persist.write.writer import PartWriter
 from tidelog.rowhash import Hashes
 from tidelog.store.port import Store
 from tidelog.store.wrappers.metered import Usage
@@ -112,6 +112,16 @@ class Engine(Protocol):
         Raises:
             SourceRewritten, GoneError: a file was changed, or no longer exists.
             LocationError: a store failed.
+        """
+        ...
+
+    async def copy(self, job: CopyJob) -> StepParts:
+        """Do a step of a copy: read the updates of its parts, and write theirs. Commit nothing.
+
+        Raises:
+            UsageError: a worker of the engine cannot; the message has the reason.
+            PartMissing: a merge has replaced a part: refresh the states, and plan again.
+            CorruptionError, LocationError: reading or writing failed.
         """
         ...
 
@@ -204,6 +214,9 @@ class LocalEngine:
         error_parts = await error_writer.write(error_rows, inline=job.errors.may_inline)
         return summarize(shaped, written, error_parts)
 
+    async def copy(self, job: CopyJob) -> StepParts:
+        return await copy_here(job, store=self.store, clock=self.clock, reader=self._reader)
+
     async def _shape(self, job: Job, source: RawSource) -> list[ShapedRange]:
         work = [
             partial(read_and_shape, source, found, rank, job, clock=self.clock)
@@ -273,19 +286,6 @@ async def survey_here(job: SurveyJob, source: RawSource, *, at_once: int) -> Sur
     """Read the pieces of a survey in this process, at most ``at_once`` concurrently."""
     work = [partial(source.survey, piece, job) for piece in job.pieces]
     return SurveyResult(await run_all(work, at_once=at_once))
-
-
-def part_writer(store: Store, clock: Clock, target: Target, schema: ShardSchema) -> PartWriter:
-    """Return a writer for a target's parts."""
-    return PartWriter(
-        store=store,
-        clock=clock,
-        shard=ShardId(target.shard),
-        schema=schema,
-        write_epoch=target.write_epoch,
-        is_sorted=False,
-        bucket=target.bucket,
-    )
 
 
 def split_by_bucket(messages: pa.Table, job: Job) -> list[pa.Table]:

@@ -170,7 +170,7 @@ class Ingester(SourceShards):
                 f"the rendition whose rows {self.rendition.called!r} copies was dropped before all "
                 "were copied: drop the copy, and create another one"
             )
-        copier = Copier(self, self.former, self._check_there)
+        copier = Copier(self, self.former, self.engine, self._check_there)
         for _ in range(TRIES_MAX):
             try:
                 return await copier.copy(self.bytes_max)
@@ -353,6 +353,7 @@ class Ingester(SourceShards):
             won=commits.won,
             unchecked=commits.unchecked,
             computed=computed,
+            usage=computed.usage,
         )
         if commits.is_completed:
             tick = replace(

@@ -255,8 +255,7 @@ class _Run:
 
     def _count(self, tick: Tick, left_bytes: int) -> None:
         before = self.so_far
-        if tick.computed is not None:
-            self._executors = self._executors + tick.computed.usage
+        self._executors = self._executors + tick.usage
         self.so_far = replace(
             before,
             ticks=before.ticks + 1,

@@ -317,6 +317,17 @@ class SourceShards:
             "ingest it"
         )
 
+    async def left_to_copy(self) -> int:
+        """Return the bytes of the other rendition's parts that are not copied yet.
+
+        Raises:
+            LocationError: the store failed.
+        """
+        if self.former is None:
+            return 0
+        await self.former.refresh()
+        return self.former.left_bytes(self.upper.time)
+
     async def catch_up(self, error: TidelogError) -> None:
         """Read the newest states, after an error that may come from a stale state.
 

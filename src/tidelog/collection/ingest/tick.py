@@ -14,6 +14,7 @@ from tidelog.persist.format.part import Part
 from tidelog.persist.handle.appending import AppendOptions
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.handle.together import ShardAppend, append_together
+from tidelog.store.wrappers.metered import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,8 @@ class Tick:
         binding had no ranges to compute. ``added`` are new columns that the source took.
     Units: ``won`` counts the commits of this ingester, and ``unchecked`` those of other ingesters
         that could not be compared. ``left_bytes`` of the head are not ingested. Counts of rows and
-        bytes are 0 if another ingester made the last commit: that one reports them.
+        bytes are 0 if another ingester made the last commit: that one reports them. ``usage``
+        counts the requests of executors.
     """
 
     lower: int
@@ -40,6 +42,7 @@ class Tick:
     added: tuple[str, ...] = ()
     dropped: Mapping[str, int] = field(default_factory=dict)
     computed: TickParts | None = None
+    usage: Usage = field(default_factory=Usage)
 
 
 class Commits(NamedTuple):

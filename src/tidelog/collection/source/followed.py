@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import COLLECTION, Catalog, SourceInfo
 from tidelog.collection.formats.records import OFFSET
 from tidelog.collection.source.binding import AddressRange, Taken
 from tidelog.collection.source.decode import decode_messages
-from tidelog.errors import UsageError
+from tidelog.collection.source.kind import BODY, ROWS, RowRange
+from tidelog.errors import InvariantError, UsageError
 from tidelog.persist.format.part import int64_of
 from tidelog.persist.format.schema import DIFF, TIME, ShardSchema
 from tidelog.persist.format.updates import consolidate
@@ -20,11 +22,42 @@ from tidelog.persist.format.updates import consolidate
 UPSTREAM: Final = "collection"  # The settings of such a source: the name of the other collection,
 COLUMN: Final = "column"  # the column whose text is decoded,
 CREATED: Final = "created"  # and when the other collection was created.
+WHOLE: Final = "contents"  # The proof of a range that begins with all rows of its first time.
 
 
 def hold_of(info: SourceInfo) -> str:
     """Return the name of the hold of a source on its upstream."""
     return f"source-{info.id}"
+
+
+class UpdateSpan(NamedTuple):
+    """The updates of a range: those after ``since`` and up to ``until``.
+
+    With ``is_whole``, the contents as of ``since`` come first.
+    """
+
+    since: int
+    until: int
+    is_whole: bool
+
+
+def span_of(found: AddressRange) -> UpdateSpan:
+    """Return the updates that a range has."""
+    if not isinstance(found, RowRange):
+        raise InvariantError("a source was given another source's range")
+    is_whole = found.proof == WHOLE
+    return UpdateSpan(found.start if is_whole else found.start - 1, found.limit - 1, is_whole)
+
+
+def as_data(updates: pa.Table, source: SourceInfo) -> pa.Table:
+    """Return consolidated updates of the upstream as the data of a range, to decode them.
+
+    Shape: `OFFSET` has the index of each update.
+    """
+    if source.format != ROWS:
+        column = source.settings[COLUMN]
+        updates = updates.rename_columns([BODY if n == column else n for n in updates.column_names])
+    return updates.append_column(OFFSET, pa.array(np.arange(updates.num_rows)))
 
 
 @dataclass(frozen=True, slots=True)
