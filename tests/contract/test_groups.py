@@ -292,6 +292,51 @@ async def test_a_lost_object_is_no_new_group() -> None:
     assert await heads(on(store)) == [1, 0, 0]
 
 
+@pytest.mark.parametrize("op", ["object", "witness"])
+async def test_a_lost_answer_to_the_first_write_leaves_a_witness(op: str) -> None:
+    """The process writes the witness with its next request, so a later loss is reported."""
+    store = MemoryStore()
+    lost: list[Request] = []
+
+    def toss(request: Request) -> Fault:
+        is_first = request.conditional if op == "object" else request.key.endswith("/written")
+        if request.op == "put" and is_first and not lost:
+            lost.append(request)
+            return Fault(happened=op == "object", told=False)
+        return Fault()
+
+    consensus = on(FaultyStore(store, toss=toss))
+    assert await consensus.compare_and_set(A, SeqNo(1), b"a")
+    if op == "witness":
+        assert await consensus.compare_and_set(A, SeqNo(2), b"a")
+    del store.objects[OBJECT]
+    with pytest.raises(CorruptionError, match=f"restore the object {OBJECT}"):
+        await on(store).head(A)
+
+
+async def test_the_object_of_another_group_is_damage() -> None:
+    """Its keys would look as if they were never written, and would begin again."""
+    store, other = MemoryStore(), f"{GROUP[:-1]}2"
+    assert await on(store).compare_and_set(A, SeqNo(1), b"a")
+    assert await on(store).compare_and_set(f"{other}-{1:012x}", SeqNo(1), b"b")
+    mine, theirs = OBJECT, f"consensus/{other}"
+    store.objects[mine], store.objects[theirs] = store.objects[theirs], store.objects[mine]
+    for call in (on(store).head(A), on(store).compare_and_set(A, SeqNo(1), b"z")):
+        with pytest.raises(CorruptionError, match="that of another group: restore"):
+            await call
+
+
+async def test_swapped_spills_are_damage() -> None:
+    """Two spills of one size have the same keys, but other seqnos."""
+    store = MemoryStore()
+    for seqno in range(1, 2 * group_object.RECORDS_MAX):
+        assert await on(store).compare_and_set(A, SeqNo(seqno), b"%d" % seqno)
+    one, other = sorted(k for k in store.objects if "-spill" in k and "/written" not in k)
+    store.objects[one], store.objects[other] = store.objects[other], store.objects[one]
+    with pytest.raises(CorruptionError, match="spilled consensus records are missing"):
+        await on(store).scan(A, SeqNo(1))
+
+
 async def test_changed_bytes_are_damage() -> None:
     """A changed object is reported, and never replaced."""
     store = MemoryStore()

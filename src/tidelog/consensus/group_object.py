@@ -19,6 +19,7 @@ import msgspec
 
 from tidelog.consensus.object_consensus import GARBAGE, Spill, seal, unseal
 from tidelog.consensus.port import KeyRecord
+from tidelog.core.ids import group_of
 from tidelog.errors import CorruptionError
 
 FORMAT: Final = 1
@@ -158,14 +159,21 @@ def decode_group(data: bytes, *, group: str) -> GroupObject:
     """Read a group object.
 
     Raises:
-        UsageError: a newer tidelog wrote it. CorruptionError: it is not an object, or was changed.
+        UsageError: a newer tidelog wrote it. CorruptionError: it is not an object, was changed, or
+            is that of another group.
     """
     try:
-        return msgspec.msgpack.decode(unseal(data, where=group), type=GroupObject)
+        contents = msgspec.msgpack.decode(unseal(data, where=group), type=GroupObject)
     except GARBAGE as error:
         raise CorruptionError(
             "a consensus object cannot be decoded: restore its newest intact version", group=group
         ) from error
+    if any(group_of(key) != group for key in contents.members):
+        raise CorruptionError(
+            "a consensus object is that of another group: restore its newest intact version",
+            group=group,
+        )
+    return contents
 
 
 def encode_spill(moved: Mapping[str, Sequence[MemberRecord]]) -> bytes:

@@ -93,6 +93,7 @@ class GroupConsensus:
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
     _waiting: dict[str, list[_Write]] = field(default_factory=dict)
     _reads: dict[str, asyncio.Future[_Version | None]] = field(default_factory=dict)
+    _unwitnessed: set[str] = field(default_factory=set)  # Groups that this process began.
 
     async def compare_and_set_all(self, records: Sequence[KeyRecord]) -> bool:
         """Append records to keys of one group; see `Consensus.compare_and_set_all`."""
@@ -233,6 +234,8 @@ class GroupConsensus:
             key = batch[0].records[0].key
             refresh = partial(self._refresh_now, group)
             held = await read_back(refresh, clock=self.clock, attempts=self.attempts, key=key)
+            if held.e_tag is not None:
+                await self._leave_witness(group)
             pause_us = max(1, self.clock.monotonic_us() - begun_us)
             await self.clock.sleep(
                 backoff_us(min(attempt, 3), self.clock, first_us=pause_us, most_us=_PAUSE_MOST_US)
@@ -271,12 +274,12 @@ class GroupConsensus:
     async def _replace(self, group: str, held: _Version, contents: GroupObject) -> None:
         body, path = objects.encode_group(contents), f"{self.root}/{group}"
         if held.e_tag is None:
+            self._unwitnessed.add(group)  # The answer may be lost.
             e_tag = await self.store.put(path, body, if_absent=True)
-            with suppress(LocationError):
-                await self.store.put(self._witness(group), b"")
         else:
             e_tag = await self.store.put(path, body, if_match=held.e_tag)
         self._held[group] = _Version(contents, e_tag)
+        await self._leave_witness(group)
         gone = held.contents.spills - contents.spills
         if gone:
             # No object names these spills, and no later object can. A sweep finds those that stay.
@@ -388,12 +391,19 @@ class GroupConsensus:
             if spill.last >= start:
                 data = (await self.store.get(spill.path)).data
                 found = objects.decode_spill(data, path=spill.path).get(key, ())
-                if len(found) != spill.last - spill.first + 1:
+                if [one.seqno for one in found] != list(range(spill.first, spill.last + 1)):
                     raise CorruptionError(
                         "spilled consensus records are missing: restore them", key=key
                     )
                 loaded.extend(found)
         return loaded
+
+    async def _leave_witness(self, group: str) -> None:
+        """Write the witness of an object that this process began, unless it has; see `_first`."""
+        if group in self._unwitnessed:
+            with suppress(LocationError):
+                await self.store.put(self._witness(group), b"")
+                self._unwitnessed.discard(group)
 
     def _lock(self, group: str) -> asyncio.Lock:
         return self._locks.setdefault(group, asyncio.Lock())
