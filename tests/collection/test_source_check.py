@@ -137,7 +137,7 @@ async def test_only_distinct_times_are_checked(tmp_path: Path) -> None:
     found = await lake.sources.check("c")
 
     assert (found.bindings, found.rows, found.first) == (1, 3, None)
-    with pytest.raises(UsageError, match=r"can be computed again: its times are distinct after"):
+    with pytest.raises(UsageError, match=r"can be checked: its checkable times are after"):
         await lake.sources.check("c", until=0)
 
 
@@ -259,5 +259,5 @@ async def test_times_without_a_binding_are_refused(tmp_path: Path) -> None:
     await fill(tmp_path, lake, (1,))
     with pytest.raises(UsageError, match=r"since= must not be after until="):
         await lake.sources.check("c", since=9, until=8)
-    with pytest.raises(UsageError, match=r"at these times can be computed again"):
+    with pytest.raises(UsageError, match=r"at these times can be checked"):
         await lake.sources.check("c", since="2999-01-01")

@@ -54,7 +54,7 @@ def check_source(
     The check reads the same data at the same times as the ingester did. It stops at the first
     difference, prints the rows, and fails (exit status 1). _diff is 1 for a row that only the
     check computed, and -1 for one that only the collection has. Data that are gone cannot be
-    checked: a message names the first such file, and the check fails if nothing is left to check.
+    checked: a message names the first such file, and the check fails if no row is left to check.
     """
     to = Destination(format, output, as_json=as_json, columns=None, where=None, limit=limit)
     settings = parse_conf(conf or [])
@@ -76,7 +76,7 @@ def check_source(
         say_json(_summary(found))
     else:
         say(_sentence(name, found))
-    if found.first is not None or not found.bindings:
+    if found.first is not None or not found.bindings or (found.unchecked and not found.rows):
         raise typer.Exit(1)
 
 

@@ -47,6 +47,10 @@ class SourceFacts:
         """Return the input of the source as text: its files, or its kind and settings."""
         if self.files is not None:
             return ", ".join(self.files)
+        if self.info.kind == "collection":
+            column = self.settings.get("column")
+            read = f"the collection {self.settings['collection']}"
+            return read if column is None else f"{read}, column {column}"
         settings = (f"{name}={value}" for name, value in sorted(self.settings.items()))
         return " ".join([self.info.kind, *settings])
 
@@ -222,7 +226,10 @@ def _held_fields(found: SourceStatus) -> list[Field]:
 def _reached_fields(found: SourceStatus) -> list[Field]:
     if found.files is not None:
         return [("files", f"{found.files:,}")]
-    return [("read to", [f"{path}: {limit:,}" for path, limit in found.reached.items()])]
+    reached = found.reached.items()
+    if found.kind == "collection":  # The addresses are times, and the last one is complete.
+        return [("read to", [f"{path}: {_complete_to(limit)}" for path, limit in reached])]
+    return [("read to", [f"{path}: {limit:,}" for path, limit in reached])]
 
 
 def _run_lines(found: SourceStatus) -> list[str]:

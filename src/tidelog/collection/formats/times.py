@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.collection.formats.types import sql_type
 from tidelog.core.arguments import quoted
 from tidelog.core.clock import micros_of
 from tidelog.core.frontier import TIME_MAX
@@ -169,8 +170,8 @@ def check_time_type(name: str, dtype: pa.DataType) -> None:
     """
     if not (pa.types.is_timestamp(dtype) or pa.types.is_integer(dtype) or pa.types.is_date(dtype)):
         raise UsageError(
-            f"the time column {name!r} has the type {dtype}, but must have timestamps, dates or "
-            "integers: give its type with schema="
+            f"the time column {name!r} has the type {sql_type(dtype)}, but must have timestamps, "
+            "dates or integers: give its type with schema="
         )
 
 

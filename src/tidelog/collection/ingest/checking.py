@@ -134,9 +134,8 @@ class _Checker:
         if not upper:
             return f"the source {name!r} was not ingested yet: run 'tidelog ingest {name}'"
         return (
-            f"no binding of the source {name!r} at these times can be computed again: its times "
-            f"are distinct after {format_time(self.floor)}, and complete before "
-            f"{format_time(upper)}"
+            f"no tick of the source {name!r} at these times can be checked: its checkable times "
+            f"are after {format_time(self.floor)}, and before {format_time(upper)}"
         )
 
     @property

@@ -28,11 +28,12 @@ _TRIES = 10
 class SourceStatus:
     """The progress of a source.
 
-    Shape: ``trouble`` is the error if the source cannot be listed; ``left_bytes`` is then None.
-        ``reached`` has the next address of each path, for a source that does not read files. It is
-        empty for a source of files; ``files`` is None for the others. ``notes`` are reports about
-        files that no user has acknowledged, by path. ``skipped`` has the skipped files, with the
-        time of the skip in microseconds.
+    Shape: ``kind`` is that of the source: files, log, collection and so on. ``trouble`` is the
+        error if the source cannot be listed; ``left_bytes`` is then None. ``reached`` has the next
+        address of each path, for a source that does not read files. It is empty for a source of
+        files; ``files`` is None for the others. ``notes`` are reports about files that no user has
+        acknowledged, by path. ``skipped`` has the skipped files, with the time of the skip in
+        microseconds.
     Units: ``upper`` and ``since`` are in milliseconds. ``left_bytes`` are not ingested yet.
         ``files`` counts the files of which some bytes are ingested. ``late`` and ``bad`` count rows
         since the source was created. Rows of the last ``lateness_ms`` are read and not yet visible.
@@ -40,6 +41,7 @@ class SourceStatus:
     """
 
     name: str
+    kind: str
     upper: int | None
     left_bytes: int | None
     files: int | None
@@ -74,6 +76,7 @@ async def source_status(ingester: Ingester) -> SourceStatus:
         trouble = str(error)
     return SourceStatus(
         name=ingester.info.name,
+        kind=ingester.info.kind,
         upper=None if upper.is_empty else upper.time,
         left_bytes=left,
         files=count_files(taken) if is_files else None,

@@ -151,5 +151,5 @@ def lacking_column(name: str, schema: ShardSchema) -> str:
     return (
         f"files have a column {name!r} that the source lacks: its values are dropped; to ingest "
         "them from now on, add the column with 'tidelog source alter'; to stop at them, ingest "
-        "with the option strict"
+        "with --strict (in Python: strict=True)"
     )
