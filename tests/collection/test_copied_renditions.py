@@ -188,7 +188,7 @@ async def test_a_copy_cannot_decode_by_other_options(given: dict[str, Any]) -> N
     """The message says so before any request."""
     spec = RenditionSpec(name="c2", copy=True, **given)
 
-    with pytest.raises(UsageError, match=f"leave out {next(iter(given))}, or copy"):
+    with pytest.raises(UsageError, match=f"leave out {next(iter(given))}=, or copy=True"):
         spec.check()
 
 

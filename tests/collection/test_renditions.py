@@ -207,7 +207,7 @@ async def test_handovers_that_cannot_be_exact_are_refused(tmp_path: Path) -> Non
     await lake_with_another(lake, tmp_path)
 
     for given, said in (
-        ({"to": "c2"}, "c2' is complete before"),
+        ({"to": "c2"}, "c2' is complete up to"),
         ({"to": "c2", "at": upper - 1}, "it is complete: pass at least"),
         ({"to": "c"}, "now, or did before"),
         ({"to": "d"}, "'d' is a rendition of 'd', not of 'c'"),
@@ -565,7 +565,7 @@ async def test_the_difference_of_renditions_comes_first_time_first(tmp_path: Pat
 
     assert [(row["n"], row["at"], row["_diff"]) for row in told] == [(3, 1, -1)]
     await lake.renditions.create(RenditionSpec(name="c3", schema="n bigint"), of="c")
-    with pytest.raises(UsageError, match="have other columns"):
+    with pytest.raises(UsageError, match="have different columns"):
         await lake.renditions.diff("c", "c3")
 
 

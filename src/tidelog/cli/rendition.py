@@ -126,9 +126,9 @@ def list_renditions(context: typer.Context, name: Of, as_json: AsJson = False) -
     columns: tuple[Column[RenditionFacts], ...] = (
         Column("name", lambda one: one.name),
         Column("shards", lambda one: str(one.shards), right=True),
-        Column("read from", _read_from),
-        Column("read before", lambda one: when_text(one.ends, "")),
-        Column("complete to", _complete),
+        Column("read from", _read_from, whole=True),
+        Column("read before", lambda one: when_text(one.ends, ""), whole=True),
+        Column("complete to", _complete, whole=True),
         Column("state", _state),
     )
     show_list(
@@ -149,7 +149,7 @@ def describe(context: typer.Context, name: RenditionName, as_json: AsJson = Fals
         ("collection", found.collection),
         ("state", _state(found)),
         ("shards", str(found.shards)),
-        ("copied from", found.copied_from or "none: its rows come from the source"),
+        ("copied from", _copied_from(found)),
         ("bindings", "shared with other renditions" if found.shares_bindings else "its own"),
         ("since", when_text(found.since, "never")),
         ("complete to", _complete(found)),
@@ -168,7 +168,7 @@ def history(context: typer.Context, name: Of, as_json: AsJson = False) -> None:
     found, upper = on_location(context, lambda location: location.renditions.history(name))
     columns: tuple[Column[RenditionChange], ...] = (
         Column("rendition", lambda one: one.rendition),
-        Column("time", lambda one: when_text(one.time, "")),
+        Column("time", lambda one: when_text(one.time, ""), whole=True),
         Column("diff", lambda one: f"{one.diff:+d}", right=True),
     )
     show_list(found, columns, fields=asdict, as_json=as_json, none_yet="")
@@ -196,17 +196,23 @@ def diff(
     """Print the updates in which two renditions differ, first time first.
 
     For inserted rows, _diff is 1 if only B has the row, and -1 if only A has it. Nothing is printed
-    if they are equal.
+    if they are equal. Bad rows are not compared.
     """
     to = Destination(format, output, as_json=as_json, columns=None, where=None, limit=limit)
 
     async def work(location: Location) -> None:
-        found = await location.renditions.diff(first, second, as_of=as_of)
+        renditions = location.renditions
+        until: str | int | None = as_of
+        if until is None:  # So that the message can name the time.
+            uppers = [(await renditions.describe(one)).upper for one in (first, second)]
+            until = min((one - 1 for one in uppers if one), default=None) if all(uppers) else None
+        found = await renditions.diff(first, second, as_of=until)
 
         async def rows() -> AsyncGenerator[pa.Table, None]:
             yield found.slice(0, to.limit)
 
-        told = "in which they differ"
+        when = when_text(until, "their end") if isinstance(until, int) or until is None else until
+        told = f"in which {first!r} and {second!r} differ, up to {when}"
         schema = found.schema
         await write_all(rows(), schema, to, clock=location.clock, unit="update", told=told)
 
@@ -275,6 +281,12 @@ def _read_from(found: RenditionFacts) -> str:
     if found.begins is None:
         return "not yet"
     return when_text(found.begins, "") if found.begins else "the beginning"
+
+
+def _copied_from(found: RenditionFacts) -> str:
+    if found.copied_from is not None:
+        return found.copied_from
+    return "a dropped rendition" if found.is_copy else "none: its rows come from the source"
 
 
 def _complete(found: RenditionFacts) -> str:

@@ -17,8 +17,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from tidelog.collection.formats.times import format_time
+from tidelog.collection.formats.types import sql_type_of
 from tidelog.collection.reading import Reading
-from tidelog.errors import SchemaEvolved
+from tidelog.errors import SchemaEvolved, UsageError
 from tidelog.persist.format.part import negated, with_one_time
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import sum_up
@@ -99,3 +100,22 @@ def check_same_columns(
                 f"{name!r} {found}: open the collection again, or read the times before and from "
                 f"{format_time(begins)} separately"
             )
+
+
+def check_comparable(one: tuple[str, ShardSchema], other: tuple[str, ShardSchema]) -> None:
+    """Check that two named renditions have the same columns, in any order.
+
+    Raises:
+        UsageError: one lacks a column, or has another type for it.
+    """
+    (name, schema), (other_name, other_schema) = one, other
+    if {f.name: f.type for f in schema.data} == {f.name: f.type for f in other_schema.data}:
+        return
+    raise UsageError(
+        f"{name!r} and {other_name!r} have different columns, so their rows cannot be compared: "
+        f"{name!r} has {_columns_text(schema)}; {other_name!r} has {_columns_text(other_schema)}"
+    )
+
+
+def _columns_text(schema: ShardSchema) -> str:
+    return ", ".join(f"{one.name} {sql_type_of(one)}" for one in schema.data)

@@ -66,9 +66,10 @@ class RenditionSpec:
         others = [one.name for one in fields(self) if one.name not in _OF_COPIES]
         given = [name for name in others if getattr(self, name) not in (None, _GUESSED)]
         if given:
+            options = ", ".join(f"{name}=" for name in given)
             raise UsageError(
                 "a copy has the rows of the other rendition as they are, so it cannot decode them "
-                f"by other options: leave out {', '.join(given)}, or copy"
+                f"by other options: leave out {options}, or copy=True"
             )
 
 
@@ -140,7 +141,7 @@ def _check_copied(base: SourceInfo, of: RenditionInfo) -> None:
     if base.evolve is True or len(of.schemas) > 1:
         why = "may add columns" if base.evolve is True else "has changed its columns"
         raise UsageError(
-            f"the source of {of.called!r} {why}, so its rows cannot be copied: leave out copy, to "
+            f"the source of {of.called!r} {why}, so its rows cannot be copied: leave out copy=, to "
             "read the source again"
         )
 

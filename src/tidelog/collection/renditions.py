@@ -29,9 +29,9 @@ from tidelog.collection.catalog.catalog import (
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.collection import Collection
 from tidelog.collection.collections import Collections
+from tidelog.collection.crossing import check_comparable
 from tidelog.collection.following import checked_patience
 from tidelog.collection.formats.times import When, format_time, parse_time
-from tidelog.collection.formats.types import sql_type_of
 from tidelog.collection.hold_all import drop_hold, place_hold
 from tidelog.collection.ingest.copying import CopiedShards, copy_hold, is_of_copy
 from tidelog.collection.maintenance import Maintenance
@@ -45,7 +45,7 @@ from tidelog.core.frontier import Frontier
 from tidelog.core.ids import ShardId
 from tidelog.errors import AsOfNotComplete, DeadlineExceeded, HandoverRefused, UsageError
 from tidelog.persist.format.part import negated, with_one_time
-from tidelog.persist.format.schema import ShardSchema
+from tidelog.persist.format.schema import TIME
 from tidelog.persist.format.updates import consolidate
 from tidelog.persist.handle.listening import NotYet, Patience, poll
 from tidelog.persist.handle.shard import Shard
@@ -72,7 +72,7 @@ class RenditionFacts:
     Units: milliseconds since 1970. Readers read it from ``begins`` on, before ``ends``. ``begins``
         is None if they do not read it yet, and ``ends`` if it has no successor. ``upper`` is None
         after the last time. ``copied_from`` names the rendition whose rows it has copied, or does
-        copy; it is None if that one was dropped.
+        copy; it is None if that one was dropped. ``is_copy`` is True then, too.
     """
 
     name: str
@@ -87,6 +87,7 @@ class RenditionFacts:
     shares_bindings: bool
     dropping: bool
     copied_from: str | None = None
+    is_copy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,12 +261,7 @@ class Renditions:
         """
         catalog = await self.controller.catalog()
         pair = [self.collections.of_rendition(catalog, catalog.rendition(n)) for n in (one, other)]
-        if pair[0].schema.data != pair[1].schema.data:
-            raise UsageError(
-                "the renditions have other columns, so no row of one is in the other: read both",
-                first=_columns_text(pair[0].schema),
-                second=_columns_text(pair[1].schema),
-            )
+        check_comparable((one, pair[0].schema), (other, pair[1].schema))
         until = min([await each.resolve_as_of(as_of) for each in pair])
         since = max(each.since.time for each in pair)
         if since > until:
@@ -273,14 +269,14 @@ class Renditions:
                 "the renditions have no common readable time: ingest the one that is behind"
             )
         tables: builtins.list[pa.Table] = []
-        schema = pair[0].schema
+        schema = pair[0].schema  # That of the second may have another order, by its key.
+        names = [name for name in schema.updates.names if name != TIME]
         for each in pair:
-            reading = each.reading(ALL_ROWS)
             tables = [negated(table) for table in tables]  # Those of the first rendition.
-            at_first = [piece async for piece in each.contents(reading, since)]
-            tables += [with_one_time(piece, since, schema.updates) for piece in at_first]
-            later = [piece async for piece in each.changes_of(reading, since, until)]
-            tables += [piece.cast(schema.updates) for piece in later]
+            async for piece in each.contents(each.reading(ALL_ROWS), since):
+                tables.append(with_one_time(piece.select(names), since, schema.updates))
+            async for piece in each.changes_of(each.reading(ALL_ROWS), since, until):
+                tables.append(piece.select(schema.updates.names).cast(schema.updates))
         return await self.clock.offload(partial(consolidate, tables, schema))
 
     async def handover(
@@ -370,10 +366,7 @@ class Renditions:
                 )
             if Frontier.at(time) <= reached:
                 return time
-            behind = (
-                f"{name!r} is complete before {format_time(reached.time)}, and the handover would "
-                f"be at {format_time(time)}: ingest that rendition"
-            )
+            behind = _behind(name, reached, time)
             if patience.waits:
                 return NotYet(reached)
             raise HandoverRefused(f"{behind}, or wait")
@@ -526,11 +519,19 @@ class Renditions:
             shares_bindings=bool(catalog.sharing(rendition)),
             dropping=rendition.dropping is True,
             copied_from=None if former is None else former.called,
+            is_copy=rendition.copies is not UNSET,
         )
 
 
-def _columns_text(schema: ShardSchema) -> str:
-    return ", ".join(f"{one.name} {sql_type_of(one)}" for one in schema.data)
+def _behind(name: str, reached: Frontier, time: int) -> str:
+    """Return the reason against a handover to an incomplete rendition."""
+    remedy = f"run 'tidelog ingest {name}'"
+    if reached == Frontier.at(0):
+        return f"the rendition {name!r} has no complete time yet: {remedy}"
+    return (
+        f"the rendition {name!r} is complete up to {format_time(reached.time - 1)}, and the "
+        f"handover would be at {format_time(time)}: {remedy}"
+    )
 
 
 def check_target(active: Collection, target: RenditionInfo) -> None:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from tidelog.collection.catalog.catalog import TableInfo
+from tidelog.collection.catalog.catalog import ERRORS_SUFFIX, TableInfo
 from tidelog.collection.following import Followed, checked_patience, until_complete
 from tidelog.collection.formats.times import When, format_time, is_now, parse_time
 from tidelog.core.frontier import Frontier
@@ -27,6 +27,7 @@ class ReadableTimes(Followed, Protocol):
 
     table: TableInfo | None
     ends: int | None
+    is_errors: bool
 
     @property
     def since(self) -> Frontier: ...
@@ -85,7 +86,8 @@ class ReadableTimes(Followed, Protocol):
         """Return the remedy if no time is complete."""
         if self.table is not None:
             return "its creation was interrupted, so create the table again, or write to it"
-        return "ingest its source first, for example with 'tidelog ingest'"
+        source = self.name.removesuffix(ERRORS_SUFFIX) if self.is_errors else self.name
+        return f"run 'tidelog ingest {source}' first"
 
     @property
     def _more(self) -> str:

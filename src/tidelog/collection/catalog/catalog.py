@@ -245,6 +245,11 @@ class Catalog:
         Raises:
             NoSuchCollection: no collection has the name; the message lists the existing ones.
         """
+        named = self._by_name.get(name)
+        if named is not None and name not in self.collections:
+            raise NoSuchCollection(
+                f"{name!r} is a rendition of the collection {named.collection!r}: name that one"
+            )
         _check_known(self.collections, name, "collection")
         return self.collections[name]
 
