@@ -276,6 +276,26 @@ async def test_a_handover_waits_for_the_other_rendition(tmp_path: Path) -> None:
     assert await waiting == upper
 
 
+async def test_a_handover_waits_for_the_rendition_that_readers_read(tmp_path: Path) -> None:
+    """The retention of the other rendition may have passed all times that are not read yet."""
+    lake = await lake_of(tmp_path, retain="0s")
+    await fill(lake, tmp_path, 1, names=("c",))
+    await lake.renditions.create(RenditionSpec(name="c2"), of="c")
+    for n in (2, 3, 4):
+        await fill(lake, tmp_path, n, names=("c2",))
+    with pytest.raises(HandoverRefused, match=r"'c2' is readable since .* or wait"):
+        await lake.renditions.handover("c", to="c2")
+
+    waiting = asyncio.create_task(lake.renditions.handover("c", to="c2", wait=True))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await ingest(await reopened(tmp_path), "c")
+
+    await waiting
+    await fill(lake, tmp_path, 5, names=("c2",))
+    assert await rows_at(lake) == Counter({(n, 1_000 * n): 1 for n in range(1, 6)})
+
+
 async def test_a_handover_that_waits_sees_the_drop(tmp_path: Path) -> None:
     """The refusal says that the other rendition was dropped."""
     lake = await with_two(tmp_path)
