@@ -16,7 +16,13 @@ from tidelog.collection.ingest import copy_job
 from tidelog.collection.ingest.copier import Copier
 from tidelog.collection.ingest.copying import COPY_HOLD, plan_upper
 from tidelog.collection.rendition_spec import RenditionSpec
-from tidelog.errors import GoneError, HandoverRefused, UsageError
+from tidelog.errors import (
+    GoneError,
+    HandoverRefused,
+    LocationError,
+    SourceDropped,
+    UsageError,
+)
 from tidelog.location import Location
 from tidelog.persist.states.batch import make_batch
 from tidelog.rowhash import RowSum
@@ -377,3 +383,29 @@ async def test_a_copy_is_checked_against_the_source(tmp_path: Path) -> None:
     found = await lake.sources.check("c2")
 
     assert (found.bindings, found.rows, found.first) == (1, 1, None)
+
+
+async def test_an_ingester_tells_of_a_drop_that_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name is still taken, so the drop comes before a new rendition of that name."""
+    lake = await lake_of(tmp_path)
+    await fill(lake, tmp_path, 1, 2)
+    await lake.renditions.create(RenditionSpec(name="c2"), of="c")
+    await ingest(lake, "c2")
+
+    async def die(*_: object) -> None:
+        raise LocationError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(lake.controller), "drop_rendition", die)
+        with pytest.raises(LocationError):
+            await lake.renditions.drop("c2")
+    write_numbers(tmp_path / "in" / "9.jsonl", 9)
+
+    told = r"rendition 'c2' was dropped .* finish the drop first, with 'tidelog rendition drop c2'"
+    with pytest.raises(SourceDropped, match=told):
+        await ingest(lake, "c2")
+    await lake.renditions.drop("c2")
+    await lake.renditions.create(RenditionSpec(name="c2"), of="c")
+    await ingest(lake, "c2")

@@ -360,10 +360,8 @@ class Renditions:
             if latter.since.is_empty:
                 raise HandoverRefused(f"{name!r} was dropped meanwhile: {_TO_ANOTHER}")
             if not latter.since <= Frontier.at(time):
-                behind = (
-                    f"{name!r} is readable since {format_time(latter.since.time)} only: pass that "
-                    "time or a later one"
-                )
+                since = format_time(latter.since.time)
+                behind = f"{name!r} is readable since {since} only: pass that time or a later one"
                 if asked is None and patience.waits:
                     return NotYet(upper)  # The rendition that readers read is behind the other.
                 raise HandoverRefused(behind if asked else f"{behind}, or wait")

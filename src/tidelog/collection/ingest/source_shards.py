@@ -312,9 +312,11 @@ class SourceShards:
 
     def dropped(self) -> SourceDropped:
         """Return the error for a source that is no longer in the catalog."""
+        name = self.info.name
+        what = "source" if name == self.rendition.collection else "rendition"
         return SourceDropped(
-            f"the source {self.info.name!r} was dropped during its ingestion: create it again to "
-            "ingest it"
+            f"the {what} {name!r} was dropped during its ingestion: create it again to ingest it; "
+            f"if the name is still taken, finish the drop first, with 'tidelog {what} drop {name}'"
         )
 
     async def left_to_copy(self) -> int:
