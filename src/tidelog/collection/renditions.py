@@ -335,8 +335,7 @@ class Renditions:
         Raises:
             HandoverRefused, DeadlineExceeded: they do not hold.
         """
-        first, name = active.first_shard, latter.rendition.called
-        behind = ""
+        first, name, behind = active.first_shard, latter.rendition.called, ""
 
         async def look() -> int | NotYet:
             nonlocal behind
