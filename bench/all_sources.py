@@ -32,7 +32,7 @@ INTERVAL_S = 0.2
 
 @dataclass
 class Ticks:
-    """What the process reported: the time of each tick with rows, by source."""
+    """The reports of the process: the times and the rows of its ticks, by source."""
 
     at: dict[str, list[float]] = field(default_factory=dict)
     rows: dict[str, list[int]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The messages and listings of renditions, checks, and sources of collections."""
+"""Renditions in the shell: messages and listings, checks, copies, sources of collections."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import pytest
 
 from cli.conftest import Cli, refused
 from cli.test_main import on_terminal
+from tidelog.cli.engine import LateSpark
 from tidelog.collection.formats.times import format_time
+from tidelog.collection.ingest.copy_job import CopyJob, StepParts
+from tidelog.collection.ingest.engine import LocalEngine
 
 
 def shown(cli: Cli, *arguments: str) -> str:
@@ -139,3 +142,28 @@ def test_source_of_a_collection_is_described_in_words_and_times(cli: Cli) -> Non
     assert "read to raw: 20" in status
     assert "the collection raw, column line format" in described
     assert "created=" not in described
+
+
+@pytest.mark.parametrize(("least", "engine"), [(1 << 30, "local"), (1, "spark")])
+def test_a_large_copy_is_done_on_spark(
+    events: Cli, monkeypatch: pytest.MonkeyPatch, *, least: int, engine: str
+) -> None:
+    """The stored bytes that are not copied yet decide. The rows are those of the other one."""
+    events.done("ingest", "events", "--engine", "local")
+    events.done("rendition", "create", "copy", "--of", "events", "--shards", "2", "--copy")
+    ran: list[str] = []
+
+    async def copy(late: LateSpark, job: CopyJob) -> StepParts:
+        ran.append(late.name)
+        local = LocalEngine(store=late.location.store, clock=late.location.clock)
+        return await local.copy(job)
+
+    monkeypatch.setattr("tidelog.cli.engine.LateSpark.copy", copy)
+    monkeypatch.setattr("tidelog.cli.engine.SPARK_BYTES_MIN", least)
+    monkeypatch.setattr("tidelog.cli.engine._has_java", lambda: True)
+
+    said = events.done("ingest", "copy", "--json").object
+
+    assert (said["engine"], bool(ran)) == (engine, engine == "spark")
+    assert said["rows"] > 0
+    assert events.done("rendition", "diff", "events", "copy", "--json").out == ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -29,7 +30,7 @@ from tidelog.persist.read.reader import PartReader
 from tidelog.store.port import Store
 from tidelog.store.wrappers.metered import Usage
 
-GATHERED_BYTES = 64 * 1024 * 1024  # Of rows in memory; then they are written as parts.
+GATHERED_BYTES: Final = 64 * 1024 * 1024  # Of rows in memory; then they are written as parts.
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
