@@ -139,11 +139,13 @@ def _catalog(data: bytes) -> object:
 
 
 def _group_decoders(packed: bytes) -> dict[str, Decoder]:
-    members = {"g-1": group_object.Member(records=(group_object.MemberRecord(1, packed),))}
+    name = f"g{'1' * 32}"
+    key = f"{name}-{'2' * 12}"
+    members = {key: group_object.Member(records=(group_object.MemberRecord(1, packed),))}
     group = msgspec.msgpack.encode(group_object.GroupObject(1, "s", 1, ("s",), members))
-    moved = msgspec.msgpack.encode({"g-1": members["g-1"].records})
+    moved = msgspec.msgpack.encode({key: members[key].records})
     return {
-        "group": Decoder(group, lambda d: decode_group(objects.seal(d), group="g"), True),
+        "group": Decoder(group, lambda d: decode_group(objects.seal(d), group=name), True),
         "group's spill": Decoder(
             moved, lambda d: group_object.decode_spill(objects.seal(d), path="p"), True
         ),
