@@ -42,7 +42,8 @@ HOURS_A_YEAR: Final = 8_766
 SOURCES: Final = 100
 WARM_TICKS: Final = 5
 WARM_US: Final = 60 * SECOND
-IDLE_CASES: Final = ((5, 60), (60, 60), (60, 3_600), (120, 3_600))  # Seconds: --interval and --heartbeat.
+# Seconds: --interval and --heartbeat.
+IDLE_CASES: Final = ((5, 60), (60, 60), (60, 3_600), (120, 3_600))
 
 
 class Growing(SwiftClock):
