@@ -208,7 +208,7 @@ async def test_a_handover_of_the_raw_collection_is_crossed_on_spark(
 async def test_both_engines_commit_the_same_range(
     spark: SparkSession, tmp_path: Path, settings: TickSettings
 ) -> None:
-    """Of two ingesters with one state, the second compares its rows with those of the first."""
+    """The second of two ingesters with one state compares its rows with those of the first."""
     lake, table = await table_of_texts(tmp_path)
     await table.upsert([{"k": k, "v": TEXTS[k % len(TEXTS)]} for k in range(100)])
     await follow(lake, "d", format="json", schema="n bigint", shards=2)

@@ -2,9 +2,9 @@
 
 Both read parts of the location. The driver plans from the states, so tasks need no consensus.
 
-Each part of a copy goes its way alone: a task reads some of the parts, and writes parts for all
-shards. The updates of a range must be consolidated before they are decoded. So the tasks that read
-send each update to the task of its row's bucket, which consolidates, decodes and writes.
+The parts of a copy do not depend on each other: a task reads some of them, and writes parts for
+all shards. The updates of a range must be consolidated before they are decoded. So the tasks that
+read send each update to the task of its row's bucket, which consolidates, decodes and writes.
 Invariants: the updates are those of the local engine, for each number of tasks.
 """
 
@@ -19,16 +19,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidelog.collection.catalog.catalog import ERRORS_SCHEMA
-from tidelog.collection.ingest.compute import (
-    Job,
-    ShapedRange,
-    error_updates,
-    part_writer,
-    shape_messages,
-)
+from tidelog.collection.ingest.compute import Job, ShapedRange, shape_messages
 from tidelog.collection.ingest.copy_job import CopyJob, StepParts
-from tidelog.collection.ingest.engine import split_by_bucket, summarize
 from tidelog.collection.source.followed import as_data
 from tidelog.core.frames import stream_bytes
 from tidelog.errors import TidelogError
@@ -39,7 +31,7 @@ from tidelog.rowhash import bucket_of, hash_rows
 from tidelog.spark.plan import TickSettings, pack, target_of_share, tasks_count
 from tidelog.spark.scan import Scan, changes_of, contents, narrowed
 from tidelog.spark.scan_plan import load_scan
-from tidelog.spark.task import TaskResult, WorkerState, result_of, with_worker
+from tidelog.spark.task import TaskResult, WorkerState, result_of, to_all, with_worker
 
 
 class CopyShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,8 +124,7 @@ def read_shares(
         yield from enumerate(decodes)
         found = with_worker(share, _read)
         if isinstance(found, TidelogError):
-            # To all partitions, so that none writes parts in vain.
-            yield from ((partition, found) for partition in range(share.partitions))
+            yield from to_all(found, share.partitions)
         else:
             yield from enumerate(found)
 
@@ -181,17 +172,10 @@ async def _decode(share: DecodeShare, bench: WorkerState, *, sent: Sequence[byte
     before, job = bench.usage(), share.job
     (found,) = job.ranges
 
-    def decoded() -> tuple[list[pa.Table], ShapedRange]:
+    def decoded() -> ShapedRange:
         tables = [pa.ipc.open_stream(pa.py_buffer(one)).read_all() for one in sent]
         updates = consolidate(tables, narrowed(share.scan))
-        shaped = shape_messages(as_data(updates, job.source), found, 0, job)
-        return split_by_bucket(shaped.messages, job), shaped
+        return shape_messages(as_data(updates, job.source), found, 0, job)
 
-    buckets, shaped = await bench.clock.offload(decoded)
-    pairs = zip(buckets, job.shards, strict=True)
-    written = [await bench.engine.write(bucket, target, job) for bucket, target in pairs]
-    writer = part_writer(bench.store, bench.clock, job.errors, ERRORS_SCHEMA)
-    errors = error_updates(shaped.errors, job)
-    bad = await writer.write(errors, inline=job.errors.may_inline)
-    places = tuple(range(len(job.shards)))
-    return result_of(places, summarize([shaped], written, bad), bench, before)
+    computed = await bench.engine.write_shaped([await bench.clock.offload(decoded)], job)
+    return result_of(tuple(range(len(job.shards))), computed, bench, before)

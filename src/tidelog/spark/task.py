@@ -28,7 +28,6 @@ from tidelog.collection.ingest.engine import (
     OutputParts,
     TickParts,
     read_and_shape,
-    split_by_bucket,
     summarize,
     survey_here,
 )
@@ -164,8 +163,7 @@ def shape_shares(given: Iterable[tuple[Share, Sequence[Share]]]) -> Iterator[Sta
         yield from enumerate(finishes)
         shaped = with_worker(share, shape_share)
         if isinstance(shaped, TidelogError):
-            # To all partitions, so that none writes parts in vain.
-            yield from ((partition, shaped) for partition in range(share.partitions))
+            yield from to_all(shaped, share.partitions)
         else:
             output, messages = shaped
             yield 0, output
@@ -173,7 +171,12 @@ def shape_shares(given: Iterable[tuple[Share, Sequence[Share]]]) -> Iterator[Sta
                 yield from hand_on(messages, share)
             except Exception as error:  # noqa: BLE001 - see `with_worker`
                 failed = portable(unforeseen(error, "a task of Spark"))
-                yield from ((partition, failed) for partition in range(share.partitions))
+                yield from to_all(failed, share.partitions)
+
+
+def to_all(error: TidelogError, partitions: int) -> Iterator[tuple[int, TidelogError]]:
+    """Send an error to all partitions, so that none writes parts in vain."""
+    yield from ((partition, error) for partition in range(partitions))
 
 
 def finish_shares(handed: Iterable[StageInput]) -> Iterator[Outcome]:
@@ -226,10 +229,7 @@ async def run_share(share: Share, bench: WorkerState) -> TaskResult:
     if share.job.ranges:
         computed = await bench.engine.compute(share.job, bench.source(share.job))
     else:
-        shaped = await _shape(share, bench)
-        messages = pa.concat_tables([s.messages for s in shaped])
-        written = await _write(split_by_bucket(messages, share.job), share, bench)
-        computed = summarize(shaped, written, await _write_errors(shaped, share, bench))
+        computed = await bench.engine.write_shaped(await _shape(share, bench), share.job)
     return result_of(share.places, computed, bench, before)
 
 

@@ -1,8 +1,8 @@
 """The work of a step of a copy, as a plain value, and how one process does it.
 
 A job has a lane for the rows, one for the deletions, and one for the bad rows. A lane leads from
-parts of the copied rendition to shards of the copy. Each part can go its way alone, so engines may
-divide a job by parts.
+parts of the copied rendition to shards of the copy. Parts do not depend on each other, so engines
+may divide a job by parts.
 Source: decision 35.
 """
 
@@ -36,8 +36,8 @@ GATHERED_BYTES: Final = 64 * 1024 * 1024  # Of rows in memory; then they are wri
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
     """The updates of ``parts`` at the times ``[lower, upper)``, on their way to ``shards``.
 
-    Units: updates before ``least`` count as at that time. Of the updates up to ``remembered``,
-        those stay behind that every later tick ignores.
+    Units: updates before ``least`` count as at that time. Updates up to ``remembered`` are left
+        out if every later tick ignores them.
     """
 
     schema: bytes
@@ -57,10 +57,6 @@ class CopyJob(msgspec.Struct, frozen=True, kw_only=True):
 
     source: SourceInfo
     lanes: tuple[Lane, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(part.size_bytes for lane in self.lanes for part in lane.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

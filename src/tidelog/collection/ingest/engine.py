@@ -201,7 +201,14 @@ class LocalEngine:
         """Do nothing: the process that binds the ranges also computes them."""
 
     async def compute(self, job: Job, source: RawSource) -> TickParts:
-        shaped = await self._shape(job, source)
+        return await self.write_shaped(await self._shape(job, source), job)
+
+    async def write_shaped(self, shaped: Sequence[ShapedRange], job: Job) -> TickParts:
+        """Compute the updates of decoded messages, and write their parts and the bad rows.
+
+        Raises:
+            LocationError: the store failed.
+        """
         messages = pa.concat_tables([s.messages for s in shaped])
         errors = pa.concat_tables([s.errors for s in shaped])
         buckets = await self.clock.offload(lambda: split_by_bucket(messages, job))
