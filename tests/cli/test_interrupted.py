@@ -112,7 +112,7 @@ CASES: Final = {
     "collection retain": Case(
         "collection retain s 1s --yes", names={"NAME": "s", "DURATION": "1s"}
     ),
-    "hold create": Case("hold create s g", names={"NAME": "s", "HOLD": "g"}),
+    "hold create": Case("hold create t g", names={"NAME": "t", "HOLD": "g"}),
     "hold move": Case("hold move s h --at 5 --yes", names={"NAME": "s", "HOLD": "h", "TIME": "5"}),
     "hold drop": Case("hold drop s h", names={"NAME": "s", "HOLD": "h"}),
     "compact": Case("compact --full"),

@@ -25,7 +25,7 @@ from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.frontier import Frontier
 from tidelog.errors import AsOfBeforeSince, NoSuchCollection, UsageError
 from tidelog.location import Location
-from tidelog.persist.handle.shard import Shard
+from tidelog.persist.handle.together import hold_together
 from tidelog.persist.states.state import State
 
 KEYS = 3
@@ -219,16 +219,14 @@ def test_retentions_are_written_as_they_are_read() -> None:
 async def test_a_hold_of_all_times_is_placed_while_retention_moves(tmp_path: Path) -> None:
     """The call has no time of its own, so it takes the times that are readable then."""
     location = await fed(tmp_path, 6, retain="2s")
-    collection, hold = await location.collection("c"), Shard.hold
-    days = iter((6, 7))
+    collection, days = await location.collection("c"), iter((6, 7))
 
-    async def slow(self: Shard, *given: Any, **options: Any) -> Frontier:
-        if self.id == collection.rendition.errors:
-            for day in days:
-                await feed(location, tmp_path, day)
-        return await hold(self, *given, **options)
+    async def slow(*given: Any, **options: Any) -> list[Frontier]:
+        for day in days:
+            await feed(location, tmp_path, day)
+        return await hold_together(*given, **options)
 
-    with patch.object(Shard, "hold", slow):
+    with patch("tidelog.collection.hold_all.hold_together", slow):
         placed = await collection.hold("mine")
     for day in range(8, 12):
         await feed(location, tmp_path, day)

@@ -1,7 +1,8 @@
 """Holds on a collection: the same hold on each of its shards, so that its times stay readable.
 
-A process that dies between two shards leaves them different. Each call here is idempotent, so the
-caller repeats it. The since of a collection is the greatest since of its shards.
+Shards of one group get a hold together, or none does. Otherwise, a process that dies between two
+shards leaves them different. Each call here is idempotent, so the caller repeats it. The since of a
+collection is the greatest since of its shards.
 
 A hold on a collection that was handed over holds each rendition as far as it is needed. Where the
 second rendition is read from the time T on, a hold at an earlier time h is at h on the first one,
@@ -17,9 +18,10 @@ from typing import Protocol
 from tidelog.collection.catalog.catalog import INGEST_HOLD
 from tidelog.collection.formats.times import format_time
 from tidelog.core.frontier import TIME_MAX, Frontier, join, meet
+from tidelog.core.ids import ShardId
 from tidelog.errors import NoSuchHold, UsageError
 from tidelog.persist.handle.shard import Shard
-from tidelog.persist.handle.together import refresh_all
+from tidelog.persist.handle.together import by_group, hold_together, refresh_all
 from tidelog.persist.states.state import Hold
 
 
@@ -66,7 +68,7 @@ async def place_hold(
         await refresh_all(shards)
         least = _since_of(shards) if since is None else since
         try:
-            placed = [await shard.hold(name, least, token=token) for shard in shards]
+            placed = await _place([(shard, least) for shard in shards], name, token=token)
         except UsageError:
             await refresh_all(shards)
             moved = _since_of(shards)
@@ -75,6 +77,21 @@ async def place_hold(
             continue  # Retention has moved meanwhile, and the caller chose no time.
         # A shard may still have the hold from before retention moved; the others have not.
         return meet(placed) if since is not None else join([meet(placed), least])
+
+
+async def _place(
+    wanted: Sequence[tuple[Shard, Frontier]], name: str, *, token: int | None
+) -> list[Frontier]:
+    """Place a hold on each shard at its time, group by group; return the frontiers in order."""
+    placed: dict[ShardId, Frontier] = {}
+    times = {shard.id: at for shard, at in wanted}
+    for shards in by_group([shard for shard, _ in wanted]):
+        if len(shards) == 1:
+            found = [await shards[0].hold(name, times[shards[0].id], token=token)]
+        else:
+            found = await hold_together([(one, times[one.id]) for one in shards], name, token=token)
+        placed.update(zip((one.id for one in shards), found, strict=True))
+    return [placed[shard.id] for shard, _ in wanted]
 
 
 def _since_of(shards: Sequence[Shard]) -> Frontier:
@@ -152,12 +169,32 @@ async def place_on(
     Raises:
         All errors of `place_hold`.
     """
-    needed = _needed(eras, since or earliest)
-    placed = []
-    for n, (era, at) in enumerate(needed):
-        own = None if since is None and not n else at
-        placed.append(await place_hold(era.all_shards, name, own, token=token))
-    return placed[0]
+    while True:
+        needed = _needed(eras, since or earliest)
+        shards = [shard for era, _ in needed for shard in era.all_shards]
+        await refresh_all(shards)
+        wanted = [(shard, at) for era, at in needed for shard in era.all_shards]
+        try:
+            placed = await _place(wanted, name, token=token)
+        except UsageError:
+            await refresh_all(shards)
+            moved = _earliest_of([era for era, _ in needed])
+            if since is not None or moved.is_empty or moved == earliest:
+                raise
+            earliest = moved  # Retention has moved meanwhile, and the caller chose no time.
+            continue
+        first = placed[: len(needed[0][0].all_shards)]
+        # A shard may still have the hold from before retention moved; the others have not.
+        return meet(first) if since is not None else join([meet(first), needed[0][1]])
+
+
+def _earliest_of(eras: Sequence[HeldEra]) -> Frontier:
+    """Return the earliest time from which all later ones are readable, as of the last refresh."""
+    for era in reversed(eras):
+        own = _since_of(era.all_shards)
+        if Frontier.at(era.begins) < own:
+            return own  # The times before it are unreadable, also those of earlier eras.
+    return Frontier.at(eras[0].begins)
 
 
 async def move_on(

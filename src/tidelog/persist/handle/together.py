@@ -1,4 +1,4 @@
-"""Appends to several shards at once: all of them land, or none.
+"""Appends to several shards at once, or holds on them: all of them land, or none.
 
 The shards are of one group, so they share an object of consensus. The appends cost one put,
 whatever the number of shards.
@@ -16,10 +16,15 @@ from typing import Final
 from tidelog.core.clock import run_all
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import group_of
+from tidelog.machine.language import Decision
 from tidelog.machine.together import Command, commit_together
 from tidelog.persist.format.part import Part
 from tidelog.persist.handle.appending import AppendOptions, append_command
+from tidelog.persist.handle.argument_checks import check_fencing, check_owner
 from tidelog.persist.handle.shard import Shard
+from tidelog.persist.states.evolution import check_opened
+from tidelog.persist.states.holding import decide_hold
+from tidelog.persist.states.state import Diff, State
 from tidelog.persist.states.transition import Verdict, decide_append
 
 REFRESHES_AT_ONCE: Final = 16
@@ -54,6 +59,42 @@ async def append_together(appends: Sequence[ShardAppend]) -> bool:
         commands.append(Command(one.shard.machine, partial(decide_append, command=command)))
     done = await commit_together(commands)
     return all(one.verdict is Verdict.COMMITTED for one in done)
+
+
+async def hold_together(
+    wanted: Sequence[tuple[Shard, Frontier]], name: str, *, token: int | None = None
+) -> list[Frontier]:
+    """Place a hold on shards of one group, each at its own time; return their frontiers.
+
+    If one shard refuses, no shard gets the hold. An existing hold does not move, and counts as of
+    the last refresh of its shard.
+
+    Raises:
+        UsageError, HoldFenced: one shard refuses; see `Shard.hold`. NOT_APPLIED.
+        LocationError: the store failed.
+    """
+    check_owner(name, "hold")
+    check_fencing(token)
+    # A commit writes nothing if one of its shards has the hold. The next one leaves that shard out.
+    while lacking := [one for one in wanted if not _is_held(one[0].state, name, token)]:
+        await commit_together([_hold_command(*one, name, token) for one in lacking])
+    return [shard.state.holds[name].frontier for shard, _ in wanted]
+
+
+def _is_held(state: State, name: str, token: int | None) -> bool:
+    found = state.holds.get(name)
+    return found is not None and found.token == (token or 0)
+
+
+def _hold_command(
+    shard: Shard, since: Frontier, name: str, token: int | None
+) -> Command[State, Diff, Frontier]:
+    def decide(state: State) -> Decision[Diff, Frontier]:
+        check_opened(state, shard.schema)
+        schema = b"" if shard.schema is None else shard.schema.encoded
+        return decide_hold(state, name, since, schema=schema, token=token)
+
+    return Command(shard.machine, decide)
 
 
 async def refresh_all(shards: Sequence[Shard]) -> None:
