@@ -167,3 +167,95 @@ def test_a_large_copy_is_done_on_spark(
     assert (said["engine"], bool(ran)) == (engine, engine == "spark")
     assert said["rows"] > 0
     assert events.done("rendition", "diff", "events", "copy", "--json").out == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "rendition", "why"),
+    [
+        (
+            "--forget-bindings",
+            "--shards=2",
+            "the source does not keep its bindings: see --keep-bindings",
+        ),
+        ("--evolve", "--shards=2", "the source may add columns"),
+        ("--shards=1", "--time-column=n", "its ticks differ by --time-column"),
+    ],
+)
+def test_reason_for_times_of_its_own_is_one(
+    cli: Cli, source: str, rendition: str, why: str
+) -> None:
+    """A user cannot choose between two possible reasons."""
+    cli.write_lines("in/1.jsonl", {"n": 1, "code": "a"})
+    cli.done("source", "create", "parts", "--files", cli.folder / "in", source)
+
+    said = shown(cli, "rendition", "create", "b", "--of", "parts", rendition)
+
+    assert f"It has times of its own, because {why}." in said
+
+
+def test_wrong_name_of_a_rendition_is_not_called_that_of_a_source(parts: Cli) -> None:
+    """The message names the thing that the user wanted to create."""
+    said = parts.run("--location", parts.location, "rendition", "create", "a b", "--of", "parts")
+
+    refused(said, "'a b' cannot be the name of a rendition")
+
+
+def test_collection_is_described_with_the_name_of_its_rendition(parts: Cli) -> None:
+    """A user does not know the ids of renditions."""
+    parts.done("ingest", "keyed")
+    parts.done("collection", "handover", "parts", "--to", "keyed")
+    parts.done("ingest", "parts")
+
+    assert "renditions keyed, 1 shard, active" in shown(parts, "collection", "describe", "parts")
+    (found,) = parts.done("collection", "describe", "parts").object["renditions"]
+    assert found["name"] == "keyed"
+
+
+def test_history_ends_with_a_sentence_about_its_last_time(parts: Cli) -> None:
+    """A newcomer does not know the word upper."""
+    said = parts.done("rendition", "history", "parts")
+
+    assert "No other change comes before 20" in said.err
+
+
+def test_holds_and_drops_name_the_sources_that_read_a_collection(cli: Cli) -> None:
+    """The name of such a hold has an id, which a user has never seen."""
+    cli.done("table", "create", "raw", "--schema", "line varchar")
+    cli.done("source", "create", "codes", "--collection", "raw", "--format", "text")
+    purpose = "the source 'codes' reads from here"
+
+    (hold,) = [
+        one
+        for one in cli.done("hold", "list", "raw", "--json").object["holds"]
+        if one["hold"].startswith("source-")
+    ]
+    inspected = cli.done("inspect", "raw", "--json").objects[0]
+    told = shown(cli, "inspect", "raw")
+    dropped = cli.done("table", "drop", "raw", "--yes")
+
+    assert hold["purpose"] == purpose
+    assert inspected["purposes"][hold["hold"]] == purpose
+    assert f"({purpose})" in told
+    assert dropped.object["read_by"] == ["codes"]
+    assert "The source 'codes' reads it: its rows stay" in dropped.err
+
+
+def test_drop_of_a_source_names_each_source_that_reads_it(parts: Cli) -> None:
+    """Those sources get no more rows, so the user must know before the next ingestion."""
+    for name in ("b", "a"):
+        parts.done("source", "create", name, "--collection", "parts")
+    parts.done("rendition", "drop", "keyed", "--yes")
+
+    dropped = parts.done("source", "drop", "parts", "--yes")
+
+    assert dropped.object["read_by"] == ["a", "b"]
+    assert "The sources a, b read it: their rows stay" in dropped.err
+
+
+def test_hold_of_a_copy_is_named(parts: Cli) -> None:
+    """The hold keeps the copied rendition, and its name has an id."""
+    parts.done("rendition", "create", "b", "--of", "parts", "--copy")
+
+    held = parts.done("hold", "list", "parts", "--json").object["holds"]
+
+    assert "the rendition 'b' copies from here" in [one["purpose"] for one in held]

@@ -78,7 +78,7 @@ def test_the_origin_of_times_is_told() -> None:
         (("--collection", "raw", "--log", "l"), "--log and --collection exclude each other"),
         (("--collection", "s"), "would read its own rows"),
         (("--collection", "raw", "--column", "v"), "--column names the text to decode"),
-        (("--collection", "raw", "--evolve"), "has no evolve: remove --evolve"),
+        (("--collection", "raw", "--evolve"), "with their times: remove --evolve"),
         (("--log", "l", "--column", "v"), "--column names a column of --collection"),
         (("--collection", "raw"), "no location exists"),
         ((), "no data to read: pass --files, --log, --generator, --collection or --kind"),

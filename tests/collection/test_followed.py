@@ -408,9 +408,9 @@ async def test_a_raw_collection_that_was_dropped_stops_the_source() -> None:
     ("asked", "told"),
     [
         ({"of": "d"}, "would read its own rows"),
-        ({"envelope": "upsert", "key": ("k",)}, "no envelope"),
-        ({"time_column": "k"}, "no time_column"),
-        ({"evolve": True}, "no evolve"),
+        ({"envelope": "upsert", "key": ("k",)}, "with their times: remove envelope="),
+        ({"time_column": "k"}, "remove time_column="),
+        ({"evolve": True}, "remove evolve="),
         ({"settings": {"column": "v"}}, "needs format="),
         ({"settings": {"columns": "v"}}, "not a setting"),
         ({"format": "parquet"}, "must be one of rows, json, csv, text"),

@@ -78,10 +78,10 @@ async def test_bad_lines_are_bad_rows_and_blank_lines_are_none(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"envelope": "upsert", "key": ("line",)}, "no envelope"),
-        ({"time_column": "line"}, "no time_column"),
-        ({"evolve": True}, "no evolve"),
-        ({"ignore_case": True}, "no ignore_case"),
+        ({"envelope": "upsert", "key": ("line",)}, "with one column: remove envelope="),
+        ({"time_column": "line"}, "remove time_column="),
+        ({"evolve": True}, "remove evolve="),
+        ({"ignore_case": True}, "remove ignore_case="),
         ({"schema": "a varchar, b varchar"}, "one column of text"),
         ({"schema": "a bigint"}, "one column of text"),
     ],

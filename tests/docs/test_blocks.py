@@ -20,6 +20,8 @@ BLOCKS = {
 RUN = ("sh", "python")
 SHOWN = ("text", "json", "toml")
 COMMAND = re.compile(r"^(?:tidelog|pip|curl|make|export|spark-submit) ", re.MULTILINE)
+USED = re.compile(r"(?<![\w.])tidelog (?!--version)")
+LOCATION = re.compile(r"^export TIDELOG_LOCATION=|tidelog --location ", re.MULTILINE)
 
 
 @pytest.fixture
@@ -45,6 +47,18 @@ def test_the_blocks_of_a_page_run(page: str, folder: Path) -> None:
     Tour().run(page)
 
     assert any(folder.iterdir()) or page == "docs/start/install.md"
+
+
+@pytest.mark.parametrize("page", BLOCKS)
+def test_a_page_that_begins_in_an_empty_folder_names_its_location(page: str) -> None:
+    """The tests set the variable for all pages, but a reader has not set it."""
+    shell = [block for block in BLOCKS[page] if block.is_run and block.language == "sh"]
+    if not shell or shell[0].mark == "first":
+        return
+    lines = [line for block in shell for line in block.text.splitlines()]
+    first = next((n for n, line in enumerate(lines) if USED.search(line)), -1)
+
+    assert LOCATION.search("\n".join(lines[: first + 1])) or first < 0
 
 
 def test_each_block_has_a_language() -> None:

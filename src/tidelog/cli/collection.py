@@ -113,23 +113,28 @@ def retain(
         say(loss)
 
     async def work(location: Location) -> tuple[RetentionPlan, list[HoldRow]]:
-        from tidelog.cli.hold import hold_rows
+        from tidelog.cli.hold import hold_rows, purposes_in
 
         await location.collections.retain(name, retain_ms)
         states = await _states(location, name)
-        return plan_of(states, retain_ms), hold_rows(states)
+        return plan_of(states, retain_ms), hold_rows(states, await purposes_in(location))
 
     after, holds = on_location(context, work)
     told = f"{name!r} keeps {kept_text(retain_ms)}; earliest readable time: {_since(after.since)}"
     if after.gives_up and after.holders:
         told += f", and {_since(after.kept)} {_once_moved(after.holders)}"
-    told += "\nHolds: " + ", ".join(f"{one.hold} at {_since(one.since)}" for one in holds)
+    told += "\nHolds: " + ", ".join(map(_hold_text, holds))
     since = {"name": name, "retain_ms": retain_ms, "since": after.since}
     fields = {**since, "holds": [asdict(one) for one in holds]}
     show(fields, told, as_json=as_json, is_said=True)
 
 
 app.command("handover")(hand_over)
+
+
+def _hold_text(one: HoldRow) -> str:
+    purpose = f" ({one.purpose})" if one.purpose else ""
+    return f"{one.hold}{purpose} at {_since(one.since)}"
 
 
 def plan_of(states: Sequence[State], retain_ms: int | None) -> RetentionPlan:
@@ -211,7 +216,7 @@ def _fields(found: CollectionDescription, usage: ShardUsage) -> list[Field]:
         (
             "renditions",
             [
-                f"{r.id}, {count_text(len(r.shards), 'shard')}" + (", active" if r.active else "")
+                f"{r.name}, {count_text(len(r.shards), 'shard')}" + (", active" if r.active else "")
                 for r in found.renditions
             ],
         ),

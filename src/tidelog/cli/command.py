@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
 from tidelog.cli.output import say
-from tidelog.core.arguments import quoted
+from tidelog.core.arguments import joined_names, quoted
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.store.wrappers.read_only import READ_ONLY_VARIABLE, told_read_only
 
@@ -146,6 +146,23 @@ def ask_first(
     if not is_meant:
         say(undone)
         raise typer.Exit(1)
+
+
+async def readers_in(location: Location, name: str) -> list[str]:
+    """Return the names of the sources that read a collection of the location."""
+    from tidelog.collection.source.followed import readers_of
+
+    return readers_of(await location.controller.catalog(), name)
+
+
+def readers_text(readers: Sequence[str]) -> str:
+    """Return a sentence about the sources that read a collection to drop, or nothing."""
+    if not readers:
+        return ""
+    if len(readers) == 1:
+        return f" The source {readers[0]!r} reads it: its rows stay, and no more can follow."
+    names = joined_names(readers)
+    return f" The sources {names} read it: their rows stay, and no more can follow."
 
 
 def timeout_us_of(text: str | None) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -44,8 +44,12 @@ def list_holds(
     context: typer.Context, name: Of, *, shard: IsShard = False, as_json: AsJson = False
 ) -> None:
     """List the holds of a collection or a shard; --json also has the earliest readable time."""
-    held = on_location(context, lambda location: _held(location, name, shard))
-    rows = hold_rows(held.states)
+
+    async def work(location: Location) -> tuple[Held, list[HoldRow]]:
+        held = await _held(location, name, shard)
+        return held, hold_rows(held.states, await purposes_in(location))
+
+    held, rows = on_location(context, work)
     columns: tuple[Column[HoldRow], ...] = (
         Column("hold", lambda row: row.hold),
         Column("kind", lambda row: row.kind),
@@ -190,8 +194,15 @@ class HoldRow:
     purpose: str | None
 
 
-def hold_rows(states: Sequence[State]) -> list[HoldRow]:
-    """Return the holds of some shards, sorted by name.
+async def purposes_in(location: Location) -> dict[str, str]:
+    """Return the purposes of the holds that tidelog itself places, by the names of the holds."""
+    from tidelog.collection.own_holds import hold_purposes
+
+    return hold_purposes(await location.controller.catalog())
+
+
+def hold_rows(states: Sequence[State], purposes: Mapping[str, str]) -> list[HoldRow]:
+    """Return the holds of some shards, sorted by name; ``purposes`` has those of tidelog's own.
 
     A hold of several shards is shown at its earliest time.
     """
@@ -202,7 +213,7 @@ def hold_rows(states: Sequence[State]) -> list[HoldRow]:
             if known is None or hold.frontier < known.frontier:
                 found[name] = hold
     return [
-        HoldRow(n, h.kind.value, h.since, h.token or None, h.until_us, h.purpose or None)
+        HoldRow(n, h.kind.value, h.since, h.token or None, h.until_us, h.purpose or purposes.get(n))
         for n, h in sorted(found.items())
     ]
 

@@ -301,11 +301,14 @@ def inspect(
         shown += 1
 
     async def once(location: Location, turn: Turn) -> None:
+        from tidelog.cli.hold import purposes_in
+
         maintenance = location.maintenance
         groups = await maintenance.groups(names or (), dropped=True)
+        purposes = await purposes_in(location)
         async for one in turn.each(groups, maintenance.inspect):
-            text = partial(write, _inspect_fields(one))
-            show(_inspect_object(one), text, as_json=as_json)
+            text = partial(write, _inspect_fields(one, purposes))
+            show(_inspect_object(one, purposes), text, as_json=as_json)
         if not names:
             for begun in await maintenance.unfinished():
                 fields: list[Field] = [("unfinished", begun.left), ("remedy", begun.remedy)]
@@ -314,7 +317,7 @@ def inspect(
     on_location(context, lambda location: again_and_again(location, once, follow, wait))
 
 
-def _inspect_object(one: ShardFacts) -> dict[str, object]:
+def _inspect_object(one: ShardFacts, purposes: Mapping[str, str]) -> dict[str, object]:
     return {
         "name": one.name,
         "shard": one.shard,
@@ -329,11 +332,20 @@ def _inspect_object(one: ShardFacts) -> dict[str, object]:
             for b in one.batches
         ],
         "holds": {name: hold.since for name, hold in sorted(one.holds.items())},
+        "purposes": dict(_purposes_of(one, purposes)),
         **usage_fields(one.usage),
     }
 
 
-def _inspect_fields(one: ShardFacts) -> list[Field]:
+def _purposes_of(one: ShardFacts, purposes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the names of holds and their purposes, if these are known."""
+    for name, hold in sorted(one.holds.items()):
+        purpose = hold.purpose or purposes.get(name)
+        if purpose:
+            yield name, purpose
+
+
+def _inspect_fields(one: ShardFacts, purposes: Mapping[str, str]) -> list[Field]:
     from tidelog.collection.formats.times import format_time
     from tidelog.collection.maintenance import SHARD_ROLE
 
@@ -354,16 +366,15 @@ def _inspect_fields(one: ShardFacts) -> list[Field]:
         f"{count_text(len(b.parts), 'part')}, {bytes_text(b.size_bytes)}"
         for b in one.batches
     ]
+    named = {name: f"{name} ({why})" for name, why in _purposes_of(one, purposes)}
+    holds = [f"{named.get(n, n)}: {when(hold.since)}" for n, hold in sorted(one.holds.items())]
     return [
         ("name", one.name if one.name.startswith("(") else f"{one.name}: {one.role}"),
         ("shard", one.shard),
         ("since, upper", f"{when(one.since)}, {when(one.upper)}"),
         ("updates", f"{one.updates:,}"),
         ("batches", batches or "none"),
-        (
-            "holds",
-            [f"{name}: {when(hold.since)}" for name, hold in sorted(one.holds.items())] or "none",
-        ),
+        ("holds", holds or "none"),
         ("objects", objects or "none"),
         ("storage", f"{bytes_text(one.usage.stored_bytes)}: {dollars} a month"),
         ("in the state", bytes_text(one.usage.inline_bytes)),

@@ -17,6 +17,7 @@ from tidelog.cli.command import (
     group,
     on_location,
     timeout_us_of,
+    with_options,
 )
 from tidelog.cli.output import Column, Field, print_fields, say, show, show_list, when_text
 from tidelog.cli.source_options import DateFormat, Delimiter, Null, Quote, TimestampFormat
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from tidelog.collection.rendition_spec import RenditionSpec
     from tidelog.collection.renditions import RenditionChange, RenditionFacts
     from tidelog.location import Location
 
@@ -110,14 +112,36 @@ def create(
         ),
         copy=copy,
     )
-    found = on_location(context, lambda location: location.renditions.create(spec, of=of))
+    found, why = on_location(context, lambda location: _create(location, spec, of))
     told = f"Created the rendition {name!r} of {of!r}. Fill it with: tidelog ingest {name}"
-    if not found.shares_bindings:
-        told += (
-            "\nIt has times of its own, because the source does not keep its bindings, or the "
-            "options change the ticks."
-        )
+    if why is not None:
+        told += f"\nIt has times of its own, because {why}."
     show(asdict(found), told, as_json=as_json, is_said=True)
+
+
+async def _create(
+    location: Location, spec: RenditionSpec, of: str
+) -> tuple[RenditionFacts, str | None]:
+    """Create a rendition; return it, and why it has times of its own, if it has."""
+    from tidelog.collection.rendition_spec import why_own_bindings
+
+    renditions = location.renditions
+    (active,) = [one for one in await renditions.list(of) if one.active]
+    found = await renditions.create(spec, of=of)
+    if found.shares_bindings:
+        return found, None
+    catalog = await location.controller.catalog()
+    new, old = catalog.renditions[found.id], catalog.renditions[active.id]
+    info, base = catalog.feeder(new.id), catalog.feeder(old.id)
+    is_same = new.schemas == old.schemas
+    why = why_own_bindings(info, base, old, is_same=is_same)
+    return found, why and with_options(why, _OF_BINDINGS)
+
+
+_OF_BINDINGS = (
+    *("--keep-bindings", "--time-column", "--time-unit", "--max-ahead", "--lateness"),
+    "--quote",
+)
 
 
 @app.command("list")
@@ -163,7 +187,7 @@ def describe(context: typer.Context, name: RenditionName, as_json: AsJson = Fals
 def history(context: typer.Context, name: Of, as_json: AsJson = False) -> None:
     """Show which rendition readers read at each time: +1 from a time on, -1 no longer.
 
-    No other change comes before the time in the last line.
+    The last line, on standard error, has a time: no other change comes before it.
     """
     found, upper = on_location(context, lambda location: location.renditions.history(name))
     columns: tuple[Column[RenditionChange], ...] = (
@@ -172,7 +196,11 @@ def history(context: typer.Context, name: Of, as_json: AsJson = False) -> None:
         Column("diff", lambda one: f"{one.diff:+d}", right=True),
     )
     show_list(found, columns, fields=asdict, as_json=as_json, none_yet="")
-    say(f"upper: {when_text(upper, 'no time is left')}")
+    say(
+        "No other change can follow."
+        if upper is None
+        else f"No other change comes before {when_text(upper, '')}."
+    )
 
 
 @app.command("diff")

@@ -9,7 +9,17 @@ import typer
 
 from tidelog.cli import source_options as options
 from tidelog.cli.alter import alter_source
-from tidelog.cli.command import AsJson, SourceName, Yes, ask_first, group, location_url, on_location
+from tidelog.cli.command import (
+    AsJson,
+    SourceName,
+    Yes,
+    ask_first,
+    group,
+    location_url,
+    on_location,
+    readers_in,
+    readers_text,
+)
 from tidelog.cli.output import (
     Column,
     say,
@@ -250,14 +260,19 @@ def drop(
     The source's own files do not change. The rows become unreadable. 'tidelog collect' deletes
     their bytes.
     """
+    readers = on_location(context, lambda location: readers_in(location, name))
     if not yes:
         ask_first(
-            lambda: f"Drop the source {name!r}, and its collection with all history?",
+            lambda: (
+                f"Drop the source {name!r}, and its collection with all history?"
+                f"{readers_text(readers)}"
+            ),
             deed="drop the source",
         )
     on_location(context, lambda location: location.sources.drop(name))
-    told = f"Dropped the source {name!r} and its collection."
-    show({"name": name, "dropped": True}, told, as_json=as_json, is_said=True)
+    told = f"Dropped the source {name!r} and its collection.{readers_text(readers)}"
+    fields = {"name": name, "dropped": True, "read_by": readers}
+    show(fields, told, as_json=as_json, is_said=True)
 
 
 async def _create(url: str, spec: SourceSpec) -> tuple[SourceFacts, list[str]]:
@@ -294,7 +309,7 @@ async def _remarks(location: Location, spec: SourceSpec, info: SourceInfo) -> li
         if not isinstance(source, FilesSource):
             return []
         entries = list((await source.head()).entries)
-        found = await parquet_remarks(entries[0], source.store) if is_inferred and entries else []
+        found = await parquet_remarks(entries, source.store) if is_inferred and entries else []
     except TidelogError:
         return []  # The source exists, and 'source status' reports the error.
     if len(spec.places) > 1:

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from tidelog.cli.alter import alter_table
-from tidelog.cli.command import AsJson, Yes, ask_first, group, location_url, on_location
+from tidelog.cli.command import (
+    AsJson,
+    Yes,
+    ask_first,
+    group,
+    location_url,
+    on_location,
+    readers_in,
+    readers_text,
+)
 from tidelog.cli.feed import RowFormat
 from tidelog.cli.output import Column, Field, bytes_text, count_text, show, show_list
 from tidelog.cli.source_options import (
@@ -448,13 +457,17 @@ def drop(
 
     The rows become unreadable. 'tidelog collect' deletes their bytes.
     """
+    readers = on_location(context, lambda location: readers_in(location, name))
     if not yes:
         on_location(context, partial(_check_droppable, name=name))
-        ask_first(lambda: f"Drop the table {name!r} with all its history?", deed="drop the table")
+        ask_first(
+            lambda: f"Drop the table {name!r} with all its history?{readers_text(readers)}",
+            deed="drop the table",
+        )
     on_location(context, lambda location: location.tables.drop(name))
     show(
-        {"table": name, "dropped": True},
-        f"Dropped the table {name!r}.",
+        {"table": name, "dropped": True, "read_by": readers},
+        f"Dropped the table {name!r}.{readers_text(readers)}",
         as_json=as_json,
         is_said=True,
     )

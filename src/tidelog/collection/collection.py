@@ -582,9 +582,8 @@ class Collection(ReadableTimes):
         since, upper = self.since, self.upper
         states = self.states
         is_complete = not upper.is_empty and upper.time > 0
-        rendition = RenditionDescription(
-            id=self.rendition.id, active=True, shards=tuple(s.id for s in self.shards)
-        )
+        own, shards = self.rendition, tuple(s.id for s in self.shards)
+        rendition = RenditionDescription(id=own.id, active=True, shards=shards, name=own.called)
         return CollectionDescription(
             name=self.name,
             schema=tuple(ColumnDescription(f.name, sql_type_of(f)) for f in self.schema.data),

@@ -336,11 +336,12 @@ class ColumnDescription:
 
 @dataclass(frozen=True, slots=True)
 class RenditionDescription:
-    """A rendition: whether readers read it, and the ids of its shards."""
+    """A rendition: its name, whether readers read it, and the ids of its shards."""
 
     id: str
     active: bool
     shards: tuple[str, ...]
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

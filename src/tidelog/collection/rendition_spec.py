@@ -25,7 +25,14 @@ from tidelog.collection.formats.types import parse_schema
 from tidelog.collection.ingest.program import program_of
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.clock import Clock
-from tidelog.core.ids import group_of, new_group_id, new_rendition_id, new_shard_id, new_source_id
+from tidelog.core.ids import (
+    check_name,
+    group_of,
+    new_group_id,
+    new_rendition_id,
+    new_shard_id,
+    new_source_id,
+)
 from tidelog.errors import UsageError
 from tidelog.persist.handle.argument_checks import check_flag
 
@@ -58,8 +65,9 @@ class RenditionSpec:
         """Check the options, as far as possible without the catalog.
 
         Raises:
-            UsageError: an option contradicts another one.
+            UsageError: an option contradicts another one, or the name is not valid.
         """
+        check_name(self.name, of="name of a rendition")
         check_flag(self.copy, "copy")
         if not self.copy:
             return
@@ -110,7 +118,7 @@ def resolve_rendition(
     )
     info = msgspec.structs.replace(info, program=program_of(info))
     is_same = given is None and schema.key == of.data_schema.key
-    shares = spec.copy or _shares_bindings(info, base, of, is_same=is_same)
+    shares = spec.copy or why_own_bindings(info, base, of, is_same=is_same) is None
     if not shares:
         info = msgspec.structs.replace(info, skipped={})
     # One commit can then write a binding and rows of either rendition.
@@ -194,15 +202,24 @@ def _dialect(given: CsvOptions, base: CsvDialect, columns: pa.Schema | None) -> 
     return msgspec.structs.replace(base, **changed) if changed else base
 
 
-def _shares_bindings(
+def why_own_bindings(
     info: SourceInfo, base: SourceInfo, of: RenditionInfo, *, is_same: bool
-) -> bool:
-    """Return True if a new rendition can obey the bindings of the one that it is made from."""
-    if base.keeps_bindings is not True or base.evolve is True:
-        return False
+) -> str | None:
+    """Return why a new rendition cannot obey the bindings of the one that it is made from.
+
+    None means that it obeys them. ``is_same`` says that both have the same columns and key.
+    """
+    if base.keeps_bindings is not True:
+        return "the source does not keep its bindings: see keep_bindings="
+    if base.evolve is True:
+        return "the source may add columns"
     # The ranges of an altered source name the schema in which they are decoded.
     if len(of.schemas) > 1 and not is_same:
-        return False
-    if any(getattr(info, name) != getattr(base, name) for name in _OF_TICKS):
-        return False
-    return info.csv.quote == base.csv.quote or not base.csv.multiline
+        return "the source has changed its columns, and the rendition has other columns"
+    changed = [n for n in _OF_TICKS if getattr(info, n) != getattr(base, n)]
+    if changed:
+        options = " and ".join(f"{name.removesuffix('_ms')}=" for name in changed)
+        return f"its ticks differ by {options}"
+    if info.csv.quote != base.csv.quote and base.csv.multiline:
+        return "quote= changes where its records begin"
+    return None

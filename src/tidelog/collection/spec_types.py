@@ -172,13 +172,11 @@ class SourceSpec:
             raise UsageError(
                 "column= names the text to decode, so it needs format=: add it, or remove column="
             )
-        self._check_plain(
-            "a source of a collection has the updates of that one, with their times, so it has"
-        )
+        self._check_plain("a source of a collection has the updates of that one, with their times")
 
     def _check_text(self) -> None:
         self._check_plain(
-            "format='text' makes a row of each line, with one column, so it has",
+            "format='text' makes a row of each line, with one column",
             ignore_case=self.ignore_case,
         )
 
@@ -194,12 +192,9 @@ class SourceSpec:
             "evolve": self.evolve,
             **more,
         }
-        given = [name for name, is_given in options.items() if is_given]
+        given = [f"{name}=" for name, is_given in options.items() if is_given]
         if given:
-            raise UsageError(
-                f"{why} no {' and no '.join(given)}: remove "
-                f"{' and '.join(f'{one}=' for one in given)}"
-            )
+            raise UsageError(f"{why}: remove {' and '.join(given)}")
 
     def _check_secrets(self) -> None:
         """Check that no URL has credentials: the catalog stores it, and readers would see them."""

@@ -113,11 +113,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ShapedRange:
-    """The messages of a range, its bad records, and counts of fields that the schema lacks."""
+    """The messages of a range, its bad records, and counts of fields that the schema lacks.
+
+    Units: ``rows`` counts the decoded rows. Equal rows of another collection are one message.
+    """
 
     messages: pa.Table
     errors: pa.Table
     dropped: Mapping[str, int]
+    rows: int
 
 
 def shape_messages(data: ReadData, found: AddressRange, rank: int, job: Job) -> ShapedRange:
@@ -166,7 +170,7 @@ def _shape(data: ReadData, found: AddressRange, rank: int, job: Job) -> ShapedRa
         texts = decoded.texts(np.array([misfit.offset for misfit in out], np.int64))
         told = [replace(misfit, text=text) for misfit, text in zip(out, listed(texts), strict=True)]
         errors = pa.concat_tables([errors, errors_table(found.path, told)])
-    return ShapedRange(messages, errors, dropped)
+    return ShapedRange(messages, errors, dropped, messages.num_rows)
 
 
 def _unusable(rows: pa.Table, failed: Mapping[int, str]) -> list[Misfit]:

@@ -314,7 +314,7 @@ def summarize(
     return TickParts(
         written,
         error_parts,
-        rows=sum(s.messages.num_rows for s in shaped),
+        rows=sum(s.rows for s in shaped),
         bad=sum(s.errors.num_rows for s in shaped),
         dropped=dict(dropped),
         first_error=None if first is None else describe_error(first),

@@ -30,6 +30,19 @@ def hold_of(info: SourceInfo) -> str:
     return f"source-{info.id}"
 
 
+def readers_of(catalog: Catalog, name: str) -> list[str]:
+    """Return the names of the sources that read a collection, sorted. Pure."""
+    there = catalog.collections.get(name)
+    if there is None:
+        return []
+    return sorted(
+        one.name
+        for one in catalog.sources.values()
+        if one.kind == COLLECTION
+        and (one.settings[UPSTREAM], one.settings[CREATED]) == (name, str(there.created_us))
+    )
+
+
 class UpdateSpan(NamedTuple):
     """The updates of a range: those after ``since`` and up to ``until``.
 
@@ -87,8 +100,11 @@ class FollowedHead:
 
 def followed_updates(
     data: pa.Table, found: AddressRange, schema: ShardSchema, source: SourceInfo
-) -> tuple[pa.Table, pa.Table, Mapping[str, int]]:
-    """Return the decoded updates, consolidated; the bad rows; and counts of unknown fields. Pure.
+) -> tuple[pa.Table, pa.Table, Mapping[str, int], int]:
+    """Return the decoded updates, consolidated; bad rows; counts of unknown fields; and of rows.
+
+    Pure. The number of rows is that before the consolidation, so it does not depend on the division
+    of the updates into tasks. A row that is taken back counts, too.
 
     A bad row is reported when the upstream gets it, and not when it is taken back. Its offset is
     its time in the upstream.
@@ -105,7 +121,8 @@ def followed_updates(
     at = errors.schema.get_field_index("offset")
     told = errors.set_column(at, errors.schema.field(at), pa.array(times[bad]))
     kept = told.filter(pa.array(diffs[bad] > 0)).sort_by("offset")
-    return consolidate([updates], schema), kept, decoded.dropped
+    count = int(np.abs(diffs[places]).sum())
+    return consolidate([updates], schema), kept, decoded.dropped, count
 
 
 def text_column(columns: pa.Schema, wanted: str | None, path: str) -> str:

@@ -63,7 +63,7 @@ async def infer_schema(
     if not entries:
         raise no_files(places)
     if format == "parquet":
-        return await _parquet_schema(entries[0], store)
+        return await _parquet_schema(entries, store)
     samples = [await read_sample(entry, store) for entry in entries[:FILES_MAX]]
     found = _inked(_readable(entries, samples))
     if not found:
@@ -379,19 +379,66 @@ def _whole_numbers(schema: pa.Schema, names: Sequence[str], sample: bytes) -> se
     }
 
 
-async def parquet_remarks(entry: Entry, store: Store) -> list[str]:
-    """Return a notice for each column of a file whose values are stored in another type.
+async def parquet_remarks(entries: Sequence[Entry], store: Store) -> list[str]:
+    """Return a notice for each column that is left out, or is stored in another type.
 
     Raises:
-        UsageError: the file cannot be read. LocationError: the store failed.
+        UsageError: the first file cannot be read. LocationError: the store failed.
     """
-    return changed_types(await _parquet_metadata(entry, store))
+    missing = [f.name for f in await _parquet_columns(entries, store) if _has_null(f.type)]
+    return [
+        *changed_types(await _parquet_metadata(entries[0], store)),
+        *(
+            f"column {name!r} or a field of it has no value in the first files, so it has no type "
+            "and is left out: pass --schema to have it"
+            for name in missing
+        ),
+    ]
 
 
-async def _parquet_schema(entry: Entry, store: Store) -> pa.Schema:
-    columns = (await _parquet_metadata(entry, store)).schema.to_arrow_schema()
+async def _parquet_schema(entries: Sequence[Entry], store: Store) -> pa.Schema:
+    """Return the columns of the first file, without those that have no type in the first files."""
+    found = [(f, _without_nulls(f.type)) for f in await _parquet_columns(entries, store)]
+    typed = [field.with_type(dtype) for field, dtype in found if dtype is not None]
+    if not typed:
+        raise UsageError(
+            f"no column of {entries[0].key!r} has a value, so none has a type: pass "
+            "schema='name type, ...'"
+        )
+    return pa.schema(typed)
+
+
+async def _parquet_columns(entries: Sequence[Entry], store: Store) -> pa.Schema:
+    """Return the columns of the first file, with types from later files for those without one."""
+    schema = _arrow_columns(await _parquet_metadata(entries[0], store))
+    for entry in entries[1:FILES_MAX]:
+        if not any(_has_null(field.type) for field in schema):
+            break
+        with suppress(UsageError):  # Ingestion reports the file.
+            other = _arrow_columns(await _parquet_metadata(entry, store))
+            typed = {f.name: f for f in other if not _has_null(f.type)}
+            schema = pa.schema([typed.get(f.name, f) if _has_null(f.type) else f for f in schema])
+    return schema
+
+
+def _arrow_columns(metadata: pq.FileMetaData) -> pa.Schema:
+    columns = metadata.schema.to_arrow_schema()
     types = ((f.name, without_maps(plain_type(f.type))) for f in columns)
     return pa.schema([pa.field(name, canonical_type(dtype)) for name, dtype in types])
+
+
+def _without_nulls(dtype: pa.DataType) -> pa.DataType | None:
+    """Return a type without the fields of the type null; None if nothing is left."""
+    if pa.types.is_null(dtype):
+        return None
+    if pa.types.is_struct(dtype):
+        found = [(field, _without_nulls(field.type)) for field in dtype]
+        fields = [field.with_type(inner) for field, inner in found if inner is not None]
+        return pa.struct(fields) if fields or not found else None
+    if pa.types.is_list(dtype):
+        inner = _without_nulls(dtype.value_type)
+        return None if inner is None else pa.list_(inner)
+    return dtype
 
 
 async def _parquet_metadata(entry: Entry, store: Store) -> pq.FileMetaData:
