@@ -314,6 +314,35 @@ async def test_a_lost_answer_to_the_first_write_leaves_a_witness(op: str) -> Non
         await on(store).head(A)
 
 
+@pytest.mark.parametrize("by", ["write", "sweep"])
+async def test_a_group_whose_first_writer_was_killed_gets_its_witness(by: str) -> None:
+    """The process dies after its first put. The next writer or a sweep leaves the witness."""
+    store = MemoryStore()
+    assert await on(store).compare_and_set(A, SeqNo(1), b"a")
+    (witness,) = (key for key in store.objects if key.endswith("/written"))
+    del store.objects[witness]
+    if by == "write":
+        next_one = on(store)
+        assert await next_one.compare_and_set(A, SeqNo(2), b"a")
+        del store.objects[witness]
+        assert await next_one.compare_and_set(A, SeqNo(3), b"a")
+        assert witness not in store.objects  # A known witness costs no further put.
+        assert await on(store).compare_and_set(A, SeqNo(4), b"a")
+    else:
+        assert await on(store).sweep(A) == 0
+    del store.objects[OBJECT]
+
+    with pytest.raises(CorruptionError, match=f"restore the object {OBJECT}"):
+        await on(store).head(A)
+
+
+async def test_a_sweep_of_a_group_that_was_never_written_leaves_no_witness() -> None:
+    """It would make the first process report a loss."""
+    store = MemoryStore()
+    assert await on(store).sweep(A) == 0
+    assert await on(store).compare_and_set(A, SeqNo(1), b"a")
+
+
 async def test_the_object_of_another_group_is_damage() -> None:
     """Its keys would look as if they were never written, and would begin again."""
     store, other = MemoryStore(), f"{GROUP[:-1]}2"

@@ -38,6 +38,8 @@ from tidelog.store.port import Object, Store
 
 RACES_PER_ATTEMPT = 50  # A lost race is no failure: another process has written.
 _PAUSE_MOST_US = 1_000_000
+# A process that begins a group may die before it writes the witness. The next one sees few writes.
+_YOUNG_COUNT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class GroupConsensus:
     _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
     _waiting: dict[str, list[_Write]] = field(default_factory=dict)
     _reads: dict[str, asyncio.Future[_Version | None]] = field(default_factory=dict)
-    _unwitnessed: set[str] = field(default_factory=set)  # Groups that this process began.
+    _unwitnessed: set[str] = field(default_factory=set)  # Groups that may lack their witness.
 
     async def compare_and_set_all(self, records: Sequence[KeyRecord]) -> bool:
         """Append records to keys of one group; see `Consensus.compare_and_set_all`."""
@@ -186,12 +188,16 @@ class GroupConsensus:
     async def sweep(self, key: str) -> int:
         """Delete the spills that no object names or can name; see `Consensus.sweep`.
 
-        An append under way can land only on the newest object, so its spill has a greater count.
+        A missing witness is written: the process that began the group was killed before that. An
+        append under way can land only on the newest object, so its spill has a greater count.
         """
         group = _group(key)
         folder = f"{self._folder(group)}/"
         witness = self._witness(group)
-        listed = [one.key async for one in self.store.list(folder) if one.key != witness]
+        found = [one.key async for one in self.store.list(folder)]
+        if witness not in found and (await self._refresh(group)).e_tag is not None:
+            await self.store.put(witness, b"")
+        listed = [one for one in found if one != witness]
         if not listed:
             return 0
         contents = (await self._refresh(group)).contents
@@ -359,6 +365,8 @@ class GroupConsensus:
                 count=contents.count,
                 known=held.contents.count,
             )
+        if held is None and contents.count <= _YOUNG_COUNT:
+            self._unwitnessed.add(group)
         now = self._held.get(group)
         if now is not None and now.contents.count > contents.count:
             return now  # A put of this process was answered during the read.
@@ -399,7 +407,7 @@ class GroupConsensus:
         return loaded
 
     async def _leave_witness(self, group: str) -> None:
-        """Write the witness of an object that this process began, unless it has; see `_first`."""
+        """Write the witness of an object unless it is known to exist; see `_first`."""
         if group in self._unwitnessed:
             with suppress(LocationError):
                 await self.store.put(self._witness(group), b"")
