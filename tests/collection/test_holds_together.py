@@ -9,10 +9,11 @@ import pytest
 from kit.renditions import holds, lake_on, put, reader
 from kit.shelf_kind import empty_shelves, shelf_row
 from kit.sources import ingest
-from kit.stores import InterposedStore, Once
+from kit.stores import InterposedStore, Once, copy_of
+from tidelog.collection.collection import Collection
 from tidelog.collection.rendition_spec import RenditionSpec
 from tidelog.collection.spec_types import SourceSpec
-from tidelog.errors import UsageError
+from tidelog.errors import HoldFenced, UsageError
 from tidelog.location import Location
 from tidelog.store.memory import MemoryStore
 from tidelog.testing import RecordedStore
@@ -143,3 +144,76 @@ async def test_a_hold_on_a_group_is_one_put_and_is_completed_after_a_part() -> N
     ]
     assert times[1] == first
     assert {*times} <= {first, placed.time}
+
+
+async def test_a_hold_that_is_dropped_during_a_handover_is_on_no_rendition() -> None:
+    """The reader drops it at any request of the handover, with a handle from before it."""
+    start = await short_lake(ticks=2)
+    lake = await lake_on(start)
+    await lake.renditions.create(RenditionSpec(name="c2", shards=2), of="c")
+    await ingest(lake, "c2")
+    await (await reader(lake)).hold("mine")
+    requests = RecordedStore(copy_of(start))
+    await (await lake_on(requests)).renditions.handover("c", to="c2")
+    assert len(requests.records) > 10
+    for number in range(len(requests.records)):
+        store = copy_of(start)
+        handle = await reader(await lake_on(store))
+        slow = DropsAt(handle, number)
+        await (await lake_on(InterposedStore(store, before=slow))).renditions.handover("c", to="c2")
+
+        eras = (await reader(await lake_on(store))).eras
+        assert [era.rendition.called for era in eras] == ["c", "c2"]
+        assert [holds(era) for era in eras] == [{}, {}], number
+
+
+class DropsAt:
+    """A hook of an `InterposedStore` that drops a hold before request ``number``."""
+
+    def __init__(self, handle: Collection, number: int) -> None:
+        self.handle, self.left = handle, number
+
+    async def __call__(self, op: str, key: str) -> None:
+        self.left -= 1
+        if self.left == -1:
+            await self.handle.drop_hold("mine")
+
+
+async def test_a_handover_between_the_read_and_the_drop_of_a_hold_is_met() -> None:
+    """The drop meets the mark in the state that it changes, and continues with the successor."""
+    store = await short_lake()
+    lake = await lake_on(store)
+    await lake.renditions.create(RenditionSpec(name="c2", shards=2), of="c")
+    await ingest(lake, "c2")
+    await (await reader(lake)).hold("mine")
+
+    async def handover() -> None:
+        await lake.renditions.handover("c", to="c2")
+
+    slow, once = at_first_commit(store, handover)
+    handle = await reader(await lake_on(slow))
+    assert await handle.drop_hold("mine")
+
+    assert once.met
+    assert [holds(era) for era in (await reader(lake)).eras] == [{}, {}]
+
+
+async def test_an_owner_that_was_fenced_before_a_handover_stays_fenced() -> None:
+    """The hold keeps its token on the other rendition. Its times would else be given up."""
+    store = await short_lake()
+    lake = await lake_on(store)
+    handle = await reader(lake)
+    await handle.hold("mine", token=1)
+    await handle.hold("mine", token=2)
+    await lake.renditions.create(RenditionSpec(name="c2", shards=2), of="c")
+    await ingest(lake, "c2")
+    await lake.renditions.handover("c", to="c2")
+    await tick(lake, 9)
+    await tick(lake, 10)
+    handle = await reader(lake)
+    before = [holds(era) for era in handle.eras]
+    with pytest.raises(HoldFenced):
+        await handle.move_hold("mine", handle.upper.time - 1, token=1)
+
+    assert [holds(era) for era in (await reader(lake)).eras] == before
+    assert before[1] == {"mine": handle.begins}

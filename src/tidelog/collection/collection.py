@@ -42,9 +42,7 @@ from tidelog.consensus.port import Consensus
 from tidelog.core.clock import Clock
 from tidelog.core.frontier import Frontier, join, meet
 from tidelog.core.ids import ShardId
-from tidelog.errors import (
-    PartMissing,
-)
+from tidelog.errors import PartMissing
 from tidelog.persist.format.part import Part
 from tidelog.persist.format.schema import ShardSchema
 from tidelog.persist.format.updates import sum_up
@@ -319,8 +317,11 @@ class Collection(ReadableTimes):
             UsageError, HoldFenced, LocationError: see `hold`.
         """
         check_not_own(name)
-        await self.refresh()
-        return any([await drop_hold(era.all_shards, name, token=token) for era in self.eras])
+        dropped: list[bool] = []
+        while not dropped or self._is_succeeded:
+            await self.refresh()
+            dropped += [await drop_hold(era.all_shards, name, token=token) for era in self.eras]
+        return any(dropped)
 
     async def snapshot(
         self,
@@ -579,8 +580,7 @@ class Collection(ReadableTimes):
     async def describe(self) -> CollectionDescription:
         """Return the schema, frontiers, renditions and sizes of the collection."""
         await self.refresh()
-        since, upper = self.since, self.upper
-        states = self.states
+        since, upper, states = self.since, self.upper, self.states
         is_complete = not upper.is_empty and upper.time > 0
         own, shards = self.rendition, tuple(s.id for s in self.shards)
         rendition = RenditionDescription(id=own.id, active=True, shards=shards, name=own.called)

@@ -13,13 +13,14 @@ Source: design page 4, "Holds"; page 6, "Conditions of a handover".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from tidelog.collection.catalog.catalog import INGEST_HOLD
 from tidelog.collection.formats.times import format_time
 from tidelog.core.frontier import TIME_MAX, Frontier, join, meet
 from tidelog.core.ids import ShardId
-from tidelog.errors import NoSuchHold, UsageError
+from tidelog.errors import HoldFenced, NoSuchHold, UsageError
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.handle.together import by_group, hold_together, refresh_all
 from tidelog.persist.states.state import Hold
@@ -92,6 +93,28 @@ async def _place(
             found = await hold_together([(one, times[one.id]) for one in shards], name, token=token)
         placed.update(zip((one.id for one in shards), found, strict=True))
     return [placed[shard.id] for shard, _ in wanted]
+
+
+async def carry_over(former: Shard, shards: Sequence[Shard], name: str, at: int) -> None:
+    """Place a reader's hold on the rendition after a handover, with the owner's token.
+
+    ``former`` is the first shard of the former rendition. If all are of one group, the hold is
+    placed only while that shard has it. So a hold that its reader drops meanwhile is not placed
+    after the drop.
+
+    Raises:
+        UsageError: see `place_hold`. LocationError: the store failed; call again.
+    """
+    found = former.state.holds.get(name)
+    if found is None:
+        return
+    with suppress(HoldFenced):  # A newer owner has placed it there by itself.
+        await refresh_all(shards)
+        if len(by_group([former, *shards])) > 1:
+            await place_hold(shards, name, Frontier.at(at), token=found.token or None)
+            return
+        wanted = [(shard, Frontier.at(at)) for shard in shards]
+        await hold_together(wanted, name, token=found.token or None, owner=former)
 
 
 def _since_of(shards: Sequence[Shard]) -> Frontier:

@@ -32,7 +32,7 @@ from tidelog.collection.collections import Collections
 from tidelog.collection.crossing import check_comparable
 from tidelog.collection.following import checked_patience
 from tidelog.collection.formats.times import When, format_time, parse_time
-from tidelog.collection.hold_all import drop_hold, place_hold
+from tidelog.collection.hold_all import carry_over, drop_hold, place_hold
 from tidelog.collection.ingest.copying import CopiedShards, copy_hold, is_of_copy
 from tidelog.collection.maintenance import Maintenance
 from tidelog.collection.rendition_spec import RenditionSpec, resolve_rendition
@@ -414,7 +414,7 @@ class Renditions:
             if former is None or era.rendition.id in recorded:
                 continue
             for name in await _holds_of_readers(former):
-                await place_hold(era.all_shards, name, Frontier.at(era.begins))
+                await carry_over(former.first_shard, era.all_shards, name, era.begins)
             held = {name for shard in era.all_shards for name in shard.state.holds}
             for name in sorted(held):
                 if name.startswith(HANDOVER_HOLD):

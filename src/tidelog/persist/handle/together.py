@@ -62,12 +62,17 @@ async def append_together(appends: Sequence[ShardAppend]) -> bool:
 
 
 async def hold_together(
-    wanted: Sequence[tuple[Shard, Frontier]], name: str, *, token: int | None = None
+    wanted: Sequence[tuple[Shard, Frontier]],
+    name: str,
+    *,
+    token: int | None = None,
+    owner: Shard | None = None,
 ) -> list[Frontier]:
     """Place a hold on shards of one group, each at its own time; return their frontiers.
 
     If one shard refuses, no shard gets the hold. An existing hold does not move, and counts as of
-    the last refresh of its shard.
+    the last refresh of its shard. With ``owner``, a shard of the same group, the hold is placed
+    only while that one has it. The result is empty otherwise.
 
     Raises:
         UsageError, HoldFenced: one shard refuses; see `Shard.hold`. NOT_APPLIED.
@@ -77,8 +82,21 @@ async def hold_together(
     check_fencing(token)
     # A commit writes nothing if one of its shards has the hold. The next one leaves that shard out.
     while lacking := [one for one in wanted if not _is_held(one[0].state, name, token)]:
-        await commit_together([_hold_command(*one, name, token) for one in lacking])
+        commands = [_hold_command(*one, name, token) for one in lacking]
+        if owner is not None:
+            commands.append(Command(owner.machine, partial(_decide_again, name=name)))
+        await commit_together(commands)
+        if owner is not None and name not in owner.state.holds:
+            return []
     return [shard.state.holds[name].frontier for shard, _ in wanted]
+
+
+def _decide_again(state: State, *, name: str) -> Decision[Diff, Frontier]:
+    """Decide to write a hold again as it is, so that the commit has it as a condition."""
+    found = state.holds.get(name)
+    if found is None:
+        return Decision(Frontier.empty())
+    return Decision(found.frontier, Diff(holds={name: found}))
 
 
 def _is_held(state: State, name: str, token: int | None) -> bool:
