@@ -44,6 +44,22 @@ async def tick(lake: Location, name: str, *keys: int) -> None:
     await ingest(lake, name)
 
 
+async def hand_over_late(lake: Location) -> int:
+    """Hand over to a rendition that is ahead, so that times are left to the first one."""
+    ahead = await lake.sources.ingester("c2")
+    for _ in range(2):
+        await asyncio.sleep(0.002)
+        await ahead.tick(await ahead.source.head())
+    return await lake.renditions.handover("c", to="c2", at=ahead.upper.time)
+
+
+async def complete(lake: Location, at: int) -> None:
+    """Ingest the first rendition up to the handover at a time."""
+    first = await lake.sources.ingester("c")
+    while first.upper.time < at:
+        await first.tick(await first.source.head())
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_tasks_that_share_a_handle_change_over_together(seed: int) -> None:
     """Each of them meets the mark. None may see the successor before its states are read."""
@@ -168,11 +184,7 @@ async def test_a_second_handover_waits_until_the_first_one_is_complete() -> None
     store = await shelf_lake()
     lake = await lake_on(store)
     await lake.renditions.create(RenditionSpec(name="c3"), of="c")
-    ahead = await lake.sources.ingester("c2")
-    for _ in range(2):
-        await asyncio.sleep(0.002)
-        await ahead.tick(await ahead.source.head())
-    await lake.renditions.handover("c", to="c2", at=ahead.upper.time)
+    await hand_over_late(lake)
     await ingest(lake, "c3")
 
     with pytest.raises(HandoverRefused, match="waits for the times before it: complete them"):
@@ -250,3 +262,42 @@ async def test_a_wait_that_is_over_says_what_it_waited_for() -> None:
 
     with pytest.raises(DeadlineExceeded, match=r"'c2' .*run 'tidelog ingest c2'"):
         await lake.renditions.handover("c", to="c2", timeout_us=1_000)
+
+
+async def test_no_retention_separates_the_renditions_before_readers_can_cross() -> None:
+    """The second one is far ahead, keeps no history, and begins after the end of the first."""
+    lake = await lake_on(await shelf_lake(retain="0s"))
+    await (await lake.collection("c")).drop_hold("mine")
+    at = await hand_over_late(lake)
+    for key in (8, 9):
+        await tick(lake, "c2", key)
+    await compact(lake)
+
+    handle = await reader(lake)
+    newest = handle.upper.time - 1
+    assert newest < at
+    assert handle.since.time <= newest
+    assert await handle.hold("late", newest) == Frontier.at(newest)
+    assert [one.remedy for one in await lake.maintenance.unfinished()] == ["tidelog ingest c"]
+
+    await complete(lake, at)
+    before, crossed = await rows_at(lake, at - 1), handle.changes(newest, at)
+    before.update(counted(await crossed))
+    assert before == await rows_at(lake, at)
+
+
+async def test_an_ingester_ends_a_handover_that_waited_for_it() -> None:
+    """Otherwise its hold would keep all history of the rendition for ever."""
+    store = await shelf_lake()
+    lake = await lake_on(store)
+    await complete(lake, await hand_over_late(lake))
+    handle = await reader(lake)
+    assert any(name.startswith("handover-") for name in holds(handle))
+    await lake.sources.status("c")  # It only reads.
+    assert any(name.startswith("handover-") for name in holds(await reader(lake)))
+
+    await ingest(lake, "c")
+
+    assert holds(await reader(lake)) == {"mine": handle.begins}
+    assert await lake.maintenance.unfinished() == []
+    assert len((await lake.controller.catalog()).collection("c").eras) == 2

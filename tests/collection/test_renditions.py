@@ -15,7 +15,7 @@ import pytest
 
 from kit.renditions import counted, holds, rows_at
 from kit.sources import collect, compact, ingest, lake_of, reopened, write_numbers
-from tidelog.collection import renditions
+from tidelog.collection import handover
 from tidelog.collection.collection import Collection
 from tidelog.collection.hold_all import place_hold
 from tidelog.collection.rendition_spec import RenditionSpec
@@ -320,7 +320,7 @@ async def test_a_drop_between_the_check_and_the_hold_refuses_the_handover(
         await other.renditions.drop("c2")
         return await place_hold(*given, **options)
 
-    monkeypatch.setattr(renditions, "place_hold", slow)
+    monkeypatch.setattr(handover, "place_hold", slow)
     with pytest.raises(HandoverRefused, match=r"'c2' is no longer readable at"):
         await lake.renditions.handover("c", to="c2")
 

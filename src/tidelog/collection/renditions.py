@@ -11,16 +11,14 @@ Source: storage, "Renditions"; design page 6, "Collection, rendition, handover".
 from __future__ import annotations
 
 import builtins
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Final
 
 import pyarrow as pa
 from msgspec import UNSET
 
 from tidelog.collection.catalog.catalog import (
-    INGEST_HOLD,
     Catalog,
     Era,
     RenditionInfo,
@@ -31,38 +29,30 @@ from tidelog.collection.collection import Collection
 from tidelog.collection.collections import Collections
 from tidelog.collection.crossing import check_comparable
 from tidelog.collection.following import checked_patience
-from tidelog.collection.formats.times import When, format_time, parse_time
-from tidelog.collection.hold_all import carry_over, drop_hold, place_hold
+from tidelog.collection.formats.times import When, parse_time
+from tidelog.collection.handover import Handovers, is_own
+from tidelog.collection.hold_all import drop_hold
 from tidelog.collection.ingest.copying import CopiedShards, copy_hold, is_of_copy
 from tidelog.collection.maintenance import Maintenance
 from tidelog.collection.rendition_spec import RenditionSpec, resolve_rendition
-from tidelog.collection.unfinished import HANDOVER_HOLD
 from tidelog.collection.upstream import open_any
 from tidelog.consensus.port import Consensus
 from tidelog.core.arguments import check_kind
 from tidelog.core.clock import Clock
-from tidelog.core.frontier import Frontier
 from tidelog.core.ids import ShardId
-from tidelog.errors import AsOfNotComplete, DeadlineExceeded, HandoverRefused, UsageError
+from tidelog.errors import AsOfNotComplete, HandoverRefused, UsageError
 from tidelog.persist.format.part import negated, with_one_time
 from tidelog.persist.format.schema import TIME
 from tidelog.persist.format.updates import consolidate
-from tidelog.persist.handle.listening import NotYet, Patience, poll
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.read.selection import ALL_ROWS
 from tidelog.persist.states.handover import (
     check_retirable,
     decide_bar,
-    decide_mark,
     decide_retire,
 )
-from tidelog.persist.states.holding import HISTORY_HOLD
-from tidelog.persist.states.state import HoldKind, Mark
 from tidelog.store.port import Store
 from tidelog.store.wrappers.read_only import refuses_writes
-
-_TO_ANOTHER: Final = "hand over to another rendition"
-_OWN_HOLDS: Final = (HISTORY_HOLD, INGEST_HOLD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +101,10 @@ class Renditions:
     collections: Collections
     maintenance: Maintenance
 
+    @property
+    def _handovers(self) -> Handovers:
+        return Handovers(clock=self.clock, controller=self.controller, collections=self.collections)
+
     async def create(self, spec: RenditionSpec, *, of: str) -> RenditionFacts:
         """Create a rendition of a collection, next to the one that readers read.
 
@@ -126,7 +120,7 @@ class Renditions:
         """
         check_kind(spec, RenditionSpec, "the spec of a rendition must be a tidelog.RenditionSpec")
         spec.check()
-        active = await self._active(of)
+        active = await self._handovers.active(of)
         base = (await self.controller.catalog()).feeder(active.rendition.id)
         if spec.copy:
             await self._check_whole(active.rendition)
@@ -215,7 +209,7 @@ class Renditions:
         Raises:
             NoSuchCollection: no collection has the name. LocationError: the store failed.
         """
-        eras = (await self._active(of)).eras
+        eras = (await self._handovers.active(of)).eras
         catalog = await self.controller.catalog()
         listed = catalog.collection(of).renditions
         return [await self._facts(catalog, catalog.renditions[one], eras) for one in listed]
@@ -227,7 +221,7 @@ class Renditions:
             NoSuchCollection: no rendition has the name. LocationError: the store failed.
         """
         of = (await self.controller.catalog()).rendition(name).collection
-        eras = (await self._active(of)).eras
+        eras = (await self._handovers.active(of)).eras
         catalog = await self.controller.catalog()
         return await self._facts(catalog, catalog.rendition(name), eras)
 
@@ -239,7 +233,7 @@ class Renditions:
         Raises:
             NoSuchCollection: no collection has the name. LocationError: the store failed.
         """
-        active = await self._active(of)
+        active = await self._handovers.active(of)
         eras = _eras_of((await self.controller.catalog()).collection(of).eras, active)
         found = [RenditionChange(eras[0].name, eras[0].begins, +1)]
         for before, after in pairwise(eras):
@@ -303,127 +297,7 @@ class Renditions:
         """
         patience = checked_patience(wait, timeout_us)
         asked = None if at is None else parse_time(at, what="at", now_us=self.clock.now_us())
-        begun_us = self.clock.monotonic_us()
-        while True:
-            active = await self._settled(of)
-            catalog = await self.controller.catalog()
-            target = catalog.rendition(to)
-            done = active.begins if active.rendition.id == target.id else None
-            if done and asked in (None, done):
-                return done
-            check_target(active, target)
-            latter = self.collections.of_rendition(catalog, target)
-            if timeout_us is not None:
-                left_us = timeout_us - (self.clock.monotonic_us() - begun_us)
-                patience = replace(patience, timeout_us=max(0, left_us))
-            time = await self._time_of(active, latter, asked, patience)
-            try:
-                await self._mark(active, latter, time)
-            except HandoverRefused:
-                state = active.first_shard.state
-                if asked is not None or state.mark or state.upper_frontier <= Frontier.at(time):
-                    raise
-                continue  # The upper has passed the time that this call chose.
-            await self._settled(of)
-            return time
-
-    async def _time_of(
-        self, active: Collection, latter: Collection, asked: int | None, patience: Patience
-    ) -> int:
-        """Return the time of a handover whose conditions hold, by the newest states.
-
-        Raises:
-            HandoverRefused, DeadlineExceeded: they do not hold.
-        """
-        first, name, behind = active.first_shard, latter.rendition.called, ""
-
-        async def look() -> int | NotYet:
-            nonlocal behind
-            await active.refresh()
-            await latter.refresh()
-            upper, reached = first.state.upper_frontier, latter.upper
-            if upper.is_empty:
-                raise HandoverRefused("all times of the collection are complete: none is left")
-            time = upper.time if asked is None else asked
-            if active.begins and time <= active.begins:
-                raise HandoverRefused(
-                    f"the last handover is at {format_time(active.begins)}, and no reader has read "
-                    "its rendition yet: ingest it first"
-                )
-            if not upper <= Frontier.at(time):
-                raise HandoverRefused(
-                    "readers may have read the collection at that time, because it is complete: "
-                    f"pass at least {format_time(upper.time)}, or leave out the time",
-                    asked=format_time(time),
-                )
-            if latter.since.is_empty:
-                raise HandoverRefused(f"{name!r} was dropped meanwhile: {_TO_ANOTHER}")
-            if not latter.since <= Frontier.at(time):
-                since = format_time(latter.since.time)
-                behind = f"{name!r} is readable since {since} only: pass that time or a later one"
-                if asked is None and patience.waits:
-                    return NotYet(upper)  # The rendition that readers read is behind the other.
-                raise HandoverRefused(behind if asked else f"{behind}, or wait")
-            if Frontier.at(time) <= reached:
-                return time
-            behind = _behind(name, reached, time)
-            if patience.waits:
-                return NotYet(reached)
-            raise HandoverRefused(f"{behind}, or wait")
-
-        try:
-            return await poll(self.clock, look, 0 if asked is None else asked, patience)
-        except DeadlineExceeded as error:
-            raise DeadlineExceeded(f"{behind}, or wait longer") from error
-
-    async def _mark(self, active: Collection, latter: Collection, time: int) -> None:
-        """Make the mark, while a hold keeps its time readable in the other rendition.
-
-        Raises:
-            HandoverRefused: a reader may have read that time, another handover was first, or the
-                time is no longer readable in the other rendition.
-        """
-        hold = f"{HANDOVER_HOLD}{time}"
-        try:
-            await place_hold(latter.all_shards, hold, Frontier.at(time))
-        except UsageError as error:  # A merge or a drop was faster.
-            await drop_hold(latter.all_shards, hold)
-            raise HandoverRefused(
-                f"{latter.rendition.called!r} is no longer readable at {format_time(time)}: begin "
-                "again, with a later time",
-                found=str(error),
-            ) from error
-        mark = Mark(time, latter.rendition.id)
-        try:
-            await active.first_shard.machine.commit(partial(decide_mark, mark=mark))
-        except HandoverRefused:
-            await drop_hold(latter.all_shards, hold)
-            raise
-
-    async def _settled(self, of: str) -> Collection:
-        """Do what follows each mark, and return the newest handle of the collection.
-
-        The holds of readers go to the other rendition. A hold that is placed later is on both,
-        because its owner meets the mark. Then the catalog gets a copy of the mark, once the former
-        rendition is complete.
-        """
-        active = await self._active(of)
-        recorded = {era.rendition for era in (await self.controller.catalog()).collection(of).eras}
-        for era in active.eras:
-            former = era.former
-            if former is None or era.rendition.id in recorded:
-                continue
-            for name in await _holds_of_readers(former):
-                await carry_over(former.first_shard, era.all_shards, name, era.begins)
-            held = {name for shard in era.all_shards for name in shard.state.holds}
-            for name in sorted(held):
-                if name.startswith(HANDOVER_HOLD):
-                    await drop_hold(era.all_shards, name)
-            if not former.is_complete:
-                break
-            info = era.rendition
-            await self.controller.record_handover(of, Era(info.id, era.begins, info.called))
-        return active
+        return await self._handovers.make(of, to=to, asked=asked, patience=patience)
 
     async def drop(self, name: str) -> None:
         """Drop a rendition that readers do not read yet, or no longer; finish a drop that began.
@@ -441,12 +315,12 @@ class Renditions:
         if is_ended and await self.maintenance.release_all(name):
             return
         of = catalog.rendition(name).collection
-        active = await self._settled(of)
+        active = await self._handovers.settled(of)
         handle = self.collections.of_rendition(catalog, catalog.rendition(name))
         await handle.refresh()
         await self._release_copies(handle.rendition)
         await handle.refresh()
-        check_retirable(handle.first_shard.state, _is_own)
+        check_retirable(handle.first_shard.state, is_own)
         _check_oldest(active, name)
         rendition = await self.controller.set_dropping(name, dropping=True)
         if not await self._is_droppable(of, rendition):
@@ -455,7 +329,7 @@ class Renditions:
                 f"a handover to {name!r} was first: readers of {of!r} read it, so it stays"
             )
         try:
-            await handle.first_shard.machine.commit(partial(decide_retire, is_own=_is_own))
+            await handle.first_shard.machine.commit(partial(decide_retire, is_own=is_own))
         except HandoverRefused:
             await self.controller.set_dropping(name, dropping=False)
             raise
@@ -471,30 +345,12 @@ class Renditions:
         The active rendition may change meanwhile, so the bar is on the one that is active then.
         """
         while True:
-            active = await self._active(of)
+            active = await self._handovers.active(of)
             if active.rendition.id == rendition.id:
                 return False
             decide = partial(decide_bar, successor=rendition.id)
             if await active.first_shard.machine.commit(decide) is None:
                 return True
-
-    async def _active(self, of: str) -> Collection:
-        """Return the newest handle of a collection.
-
-        Raises:
-            NoSuchCollection: no collection has the name.
-            UsageError: it is a table, or the bad rows of a source.
-        """
-        catalog = await self.controller.catalog()
-        catalog.collection(of)
-        found = self.collections.opened(catalog, of)
-        if found.table is not None:
-            raise UsageError(
-                f"{of!r} is a table: only a collection that a source feeds can have several "
-                "renditions"
-            )
-        await found.refresh()
-        return found
 
     async def _facts(
         self,
@@ -523,44 +379,6 @@ class Renditions:
         )
 
 
-def _behind(name: str, reached: Frontier, time: int) -> str:
-    """Return the reason against a handover to an incomplete rendition."""
-    remedy = f"run 'tidelog ingest {name}'"
-    if reached == Frontier.at(0):
-        return f"the rendition {name!r} has no complete time yet: {remedy}"
-    return (
-        f"the rendition {name!r} is complete up to {format_time(reached.time - 1)}, and the "
-        f"handover would be at {format_time(time)}: {remedy}"
-    )
-
-
-def check_target(active: Collection, target: RenditionInfo) -> None:
-    """Check that readers of a collection can change to a rendition.
-
-    Raises:
-    HandoverRefused: it is of another collection, was read before, or is being dropped.
-    """
-    if target.collection != active.rendition.collection:
-        raise HandoverRefused(
-            f"{target.called!r} is a rendition of {target.collection!r}, not of "
-            f"{active.rendition.collection!r}: name a rendition of that collection"
-        )
-    if any(target.id == era.rendition.id for era in active.eras):
-        raise HandoverRefused(
-            f"readers read the rendition {target.called!r} now, or did before an earlier handover: "
-            "create a new rendition"
-        )
-    former = active.former
-    if former is not None and not former.upper.passed(active.begins - 1):
-        name = active.rendition.collection
-        raise HandoverRefused(
-            f"the last handover of {name!r}, at {format_time(active.begins)}, waits for the times "
-            f"before it: complete them with 'tidelog ingest {name}', and begin again"
-        )
-    if target.dropping is True:
-        raise HandoverRefused(f"the drop of {target.called!r} has begun: {_TO_ANOTHER}")
-
-
 def _check_oldest(active: Collection, name: str) -> None:
     """Check that no rendition is read before the one of a name, if readers read that one.
 
@@ -573,24 +391,6 @@ def _check_oldest(active: Collection, name: str) -> None:
             f"readers read {read[0]!r} before {name!r}, and its times would become unreadable, "
             f"too: drop {read[0]!r} first"
         )
-
-
-def _is_own(hold: str) -> bool:
-    """Return True if a hold of a rendition is not one of its readers."""
-    return hold in _OWN_HOLDS or hold.startswith(HANDOVER_HOLD)
-
-
-async def _holds_of_readers(former: Collection) -> list[str]:
-    """Return the names of the holds on a former rendition that only their owners end."""
-    found: dict[str, None] = {}
-    for shard in former.all_shards:
-        state = await shard.refresh()
-        found |= dict.fromkeys(
-            name
-            for name, hold in state.holds.items()
-            if hold.kind is HoldKind.CRITICAL and not _is_own(name) and not is_of_copy(name)
-        )
-    return list(found)
 
 
 def _eras_of(listed: tuple[Era, ...], active: Collection) -> list[Era]:

@@ -7,7 +7,7 @@ Source: storage, "Sources"; design page 6.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.collection import Collection
 from tidelog.collection.create import resolve_spec
 from tidelog.collection.formats.times import When, parse_time
+from tidelog.collection.handover import Handovers
 from tidelog.collection.ingest.all_sources import AllSources, ignore
 from tidelog.collection.ingest.binding_of import BoundAddresses, find_binding
 from tidelog.collection.ingest.checking import SourceCheck, check_source
@@ -350,36 +351,60 @@ class Sources:
         """
         _check_options(engine, bytes_max)
         engine = engine or LocalEngine(store=self.ingest_store, clock=self.clock)
+        bytes_max = bytes_max or engine.tick_bytes
+        opened = partial(
+            self._opened, engine=engine, bytes_max=bytes_max, strict=strict, final=final
+        )
+        return await self._needed(name, opened, settles=True)
+
+    async def _needed(
+        self, name: str, opened: Callable[[str], Awaitable[Ingester]], *, settles: bool
+    ) -> Ingester:
+        """Return the ingester of the rendition whose rows readers of a source's collection need.
+
+        With ``settles``, do what follows a handover once all times before it are complete.
+        """
         while True:
-            ingester = await self._opened(
-                name, engine, bytes_max or engine.tick_bytes, strict=strict, final=final
-            )
+            ingester = await opened(name)
             try:
                 await ingester.refresh()
                 return ingester
             except RenditionSucceeded:
+                of = ingester.rendition.collection
+                if settles:
+                    await self._settled(of)
                 # The catalog may not have the handover yet, or another process has dropped the
                 # successor of this rendition.
-                if name != ingester.rendition.collection:
-                    raise
                 successor = await self._successor(ingester)
-                if successor is None:
+                if name != of or successor is None:
                     raise
                 name = successor
 
+    async def _settled(self, of: str) -> None:
+        """Record the handovers of a collection in the catalog, and release their holds."""
+        handovers = Handovers(
+            clock=self.clock,
+            controller=self.controller,
+            collections=self.maintenance.collections,
+        )
+        await handovers.settled(of)
+
     async def _reading(self, name: str, engine: Engine | None = None) -> Ingester:
         """Return an ingester that only reads; so it may be that of a former rendition."""
+        engine = engine or LocalEngine(store=self.ingest_store, clock=self.clock)
+        opened = partial(
+            self._opened, engine=engine, bytes_max=engine.tick_bytes, strict=False, final=False
+        )
         try:
-            return await self.ingester(name, engine=engine)
+            return await self._needed(name, opened, settles=False)
         except RenditionSucceeded:
-            engine = engine or LocalEngine(store=self.ingest_store, clock=self.clock)
-            ingester = await self._opened(name, engine, 1, strict=False, final=False)
+            ingester = await opened(name)
             with suppress(RenditionSucceeded):
                 await ingester.refresh()
             return ingester
 
     async def _opened(
-        self, name: str, engine: Engine, bytes_max: int, *, strict: bool, final: bool
+        self, name: str, *, engine: Engine, bytes_max: int, strict: bool, final: bool
     ) -> Ingester:
         """Return an ingester that has not read the states of its shards yet."""
         catalog = await self.controller.catalog()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.collection.catalog.catalog import Catalog, RenditionInfo
+from tidelog.collection.formats.times import format_time
 from tidelog.collection.table.direct import DIRECT
 from tidelog.persist.states.state import State
 
@@ -93,7 +94,13 @@ def _of_rendition(
     made += [(era.begins, era.rendition) for era in owner.eras]
     newest = max((at for at, _ in made), default=0)
     at = max(int(hold.removeprefix(HANDOVER_HOLD)) for hold in held)
-    if (at, rendition.id) in made or at > newest:
+    if _waits(catalog, states, at, rendition):
+        yield UnfinishedCommand(
+            f"the handover of {of!r} to {name!r}, at {format_time(at)}, waits for the times before "
+            "it",
+            f"tidelog ingest {of}",
+        )
+    elif (at, rendition.id) in made or at > newest:
         yield UnfinishedCommand(
             f"the rendition {name!r} has a hold for a handover",
             f"tidelog collection handover {of} --to {name}",
@@ -104,3 +111,15 @@ def _of_rendition(
             "made meanwhile",
             drop,
         )
+
+
+def _waits(
+    catalog: Catalog, states: Mapping[str, State], at: int, successor: RenditionInfo
+) -> bool:
+    """Return True if a handover was made, and the former rendition is not complete up to it."""
+    for former in catalog.renditions.values():
+        found = [states[shard] for shard in former.shards if shard in states]
+        mark = found[0].mark if found else None
+        if mark is not None and (mark.at, mark.successor) == (at, successor.id):
+            return not all(state.upper_frontier.passed(at - 1) for state in found)
+    return False
