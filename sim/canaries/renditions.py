@@ -13,12 +13,12 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from tidelog.collection import crossing, renditions
+from tidelog.collection import crossing, handover
 from tidelog.collection.catalog.catalog import INGEST_HOLD, RenditionInfo
 from tidelog.collection.collection import Collection
 from tidelog.collection.collections import Collections
+from tidelog.collection.handover import Handovers
 from tidelog.collection.hold_all import place_hold
-from tidelog.collection.renditions import Renditions
 from tidelog.collection.unfinished import HANDOVER_HOLD
 from tidelog.core.frontier import Frontier
 from tidelog.machine.language import Decision
@@ -32,10 +32,10 @@ EARLY_MS: Final = 2_000
 @contextmanager
 def mark_below_upper() -> Iterator[None]:
     """A handover chooses a time that readers may have read already, and the mark is accepted."""
-    time_of = Renditions._time_of
+    time_of = Handovers._time_of
 
     async def early(
-        self: Renditions, active: Collection, latter: Collection, asked: int | None, patience: Any
+        self: Handovers, active: Collection, latter: Collection, asked: int | None, patience: Any
     ) -> int:
         time = await time_of(self, active, latter, asked, patience)
         return time if asked is not None else max(active.begins + 1, time - EARLY_MS)
@@ -46,8 +46,8 @@ def mark_below_upper() -> Iterator[None]:
         return decide_mark(early, mark)
 
     with (
-        patch.object(Renditions, "_time_of", early),
-        patch.object(renditions, "decide_mark", careless),
+        patch.object(Handovers, "_time_of", early),
+        patch.object(handover, "decide_mark", careless),
     ):
         yield
 
@@ -59,7 +59,7 @@ def mark_replaces_another() -> Iterator[None]:
     def hasty(state: State, mark: Mark) -> Decision[Diff, Mark]:
         return decide_mark(replace(state, mark=None), mark)
 
-    with patch.object(renditions, "decide_mark", hasty):
+    with patch.object(handover, "decide_mark", hasty):
         yield
 
 
@@ -72,7 +72,7 @@ def mark_without_hold() -> Iterator[None]:
             return since or Frontier.at(0)
         return await place_hold(shards, name, since)
 
-    with patch.object(renditions, "place_hold", careless):
+    with patch.object(handover, "place_hold", careless):
         yield
 
 
@@ -83,7 +83,7 @@ def holds_stay_behind() -> Iterator[None]:
     async def none(_: Collection) -> list[str]:
         return []
 
-    with patch.object(renditions, "_holds_of_readers", none):
+    with patch.object(handover, "_holds_of_readers", none):
         yield
 
 

@@ -14,7 +14,7 @@ from sim.crash.points import VICTIM
 from sim.crash.stories_tables import SHARDS, TableStory
 from sim.crash.stories_transactions import persist
 from sim.kernel.world import Client
-from tidelog.collection.tables import Table
+from tidelog.collection.table_handle import Table
 from tidelog.collection.transaction import TableTransaction
 from tidelog.core.ids import TABLES
 from tidelog.errors import SchemaEvolved, UpperMismatch

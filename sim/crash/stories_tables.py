@@ -19,7 +19,8 @@ from sim.crash.stories_transactions import persist
 from sim.kernel.world import Client, World
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.maintenance import Maintenance
-from tidelog.collection.tables import Table, Tables, table_transactions
+from tidelog.collection.table_handle import Table
+from tidelog.collection.tables import Tables, table_transactions
 from tidelog.core.ids import TABLES
 from tidelog.errors import NameTaken, NoSuchCollection
 

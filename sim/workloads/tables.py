@@ -32,7 +32,8 @@ from sim.kernel.world import Client, World
 from sim.workloads.table_writes import Rows, Write, drawn_write
 from tidelog.collection.catalog.controller import Controller
 from tidelog.collection.maintenance import Maintenance
-from tidelog.collection.tables import Table, Tables, scoped_token, table_transactions
+from tidelog.collection.table_handle import Table, scoped_token
+from tidelog.collection.tables import Tables, table_transactions
 from tidelog.collection.transaction import TableTransaction
 from tidelog.core.ids import TABLES
 from tidelog.errors import (

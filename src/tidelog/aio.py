@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from tidelog.collection.sources import Sources
     from tidelog.collection.spec_types import SourceSpec
     from tidelog.collection.table.history import TableCommit
-    from tidelog.collection.tables import Table, Tables
+    from tidelog.collection.table_handle import Table
+    from tidelog.collection.tables import Tables
     from tidelog.collection.transaction import TableTransaction
     from tidelog.core.clock import Clock
     from tidelog.keyed.log import KeyedLog
@@ -109,7 +110,7 @@ _AWAITED = {
     "Shard": "tidelog.persist.handle.shard",
     "Shards": "tidelog.persist.shards",
     "Sources": "tidelog.collection.sources",
-    "Table": "tidelog.collection.tables",
+    "Table": "tidelog.collection.table_handle",
     "TableCommit": "tidelog.collection.table.history",
     "TableTransaction": "tidelog.collection.transaction",
     "Tables": "tidelog.collection.tables",

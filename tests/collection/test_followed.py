@@ -22,7 +22,7 @@ from tidelog.collection.ingest.run import run_ingest
 from tidelog.collection.rendition_spec import RenditionSpec
 from tidelog.collection.source.followed import FollowedHead, hold_of
 from tidelog.collection.spec_types import SourceSpec
-from tidelog.collection.tables import Table
+from tidelog.collection.table_handle import Table
 from tidelog.core.clock import SystemClock
 from tidelog.errors import GoneError, LocationError, NoSuchCollection, UsageError
 from tidelog.location import Location, open_location

@@ -18,7 +18,7 @@ from kit.stores import keys_in
 from kit.tables import SCHEMA, lake_of, new_lake, numbers_in, some_rows
 from tidelog.collection.staged import StagedRows, commit_staged, stage_rows, staging_area
 from tidelog.collection.table.inputs import tables_of
-from tidelog.collection.tables import Table
+from tidelog.collection.table_handle import Table
 from tidelog.errors import AsOfBeforeSince, KeyExists, PartsSwept, TidelogError, UsageError
 from tidelog.location import Location
 from tidelog.persist.transactions.committing import commit_written

@@ -18,7 +18,7 @@ from kit.tables import lake_of
 from tidelog.collection.collection import Collection
 from tidelog.collection.staged import commit_staged, stage_rows, staging_area
 from tidelog.collection.table.inputs import tables_of
-from tidelog.collection.tables import Table
+from tidelog.collection.table_handle import Table
 from tidelog.errors import (
     ContentionError,
     NameTaken,

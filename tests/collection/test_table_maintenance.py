@@ -10,7 +10,7 @@ from kit.clocks import StuckClock
 from kit.stores import keys_in
 from kit.tables import SCHEMA, new_lake, numbers_in, some_rows
 from tidelog.collection.maintenance import GroupScrub, ShardFacts
-from tidelog.collection.tables import Table
+from tidelog.collection.table_handle import Table
 from tidelog.core.frontier import Frontier
 from tidelog.errors import AsOfBeforeSince, UsageError
 from tidelog.location import Location

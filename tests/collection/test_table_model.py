@@ -17,7 +17,7 @@ import pytest
 from kit.clocks import OneThread
 from kit.table_writers import CountedStore
 from kit.tables import lake_of
-from tidelog.collection.tables import Table
+from tidelog.collection.table_handle import Table
 from tidelog.collection.transaction import TableTransaction
 from tidelog.core.ids import ShardId
 from tidelog.errors import KeyExists, LocationError, SchemaEvolved, UpperMismatch, UsageError

@@ -30,7 +30,7 @@ from tidelog.collection.catalog.catalog import (
 )
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.collection.table_definition import table_schema
-from tidelog.collection.tables import Table
+from tidelog.collection.table_handle import Table
 from tidelog.errors import (
     AsOfNotComplete,
     CorruptionError,

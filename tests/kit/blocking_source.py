@@ -159,7 +159,7 @@ MODULES: Final[dict[str, tuple[Twin, ...]]] = {
             internal=names("finished"),
         ),
         Twin(
-            "tidelog.collection.tables.Table",
+            "tidelog.collection.table_handle.Table",
             "A table: a collection that programs write.",
             internal=names("info columns writer reader registered finish check_listed"),
         ),

@@ -14,7 +14,7 @@ from kit.renditions import handle_of, sums
 from kit.sources import collect, compact, ingest, lake_of, run_once
 from tidelog.collection.rendition_spec import RenditionSpec
 from tidelog.collection.spec_types import SourceSpec
-from tidelog.collection.tables import Table
+from tidelog.collection.table_handle import Table
 from tidelog.errors import CorruptionError
 from tidelog.location import Location, open_location
 from tidelog.rowhash import RowSum

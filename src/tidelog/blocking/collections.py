@@ -8,6 +8,7 @@ from tidelog.blocking.portal import BlockingTwin, ClosingTwin, RowsTwin, documen
 from tidelog.collection import collection as awaited_collection
 from tidelog.collection import collections as awaited_collections
 from tidelog.collection import reading as awaited_reading
+from tidelog.collection import table_handle as awaited_table_handle
 from tidelog.collection import tables as awaited_tables
 from tidelog.collection import transaction as awaited_transaction
 from tidelog.collection.table.direct import WAL
@@ -245,11 +246,11 @@ class Tables(BlockingTwin[awaited_tables.Tables]):
         return self._portal.run(self._inner.advance())
 
 
-@documented_as(awaited_tables.Table)
+@documented_as(awaited_table_handle.Table)
 class Table(Collection):
     """A table: a collection that programs write."""
 
-    _inner: awaited_tables.Table
+    _inner: awaited_table_handle.Table
 
     def insert(self, rows: object, *, at: int | None = None, token: Token | None = None) -> int:
         return self._portal.run(self._inner.insert(rows, at=at, token=token))

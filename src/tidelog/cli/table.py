@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from tidelog.collection.reading import CollectionDescription
     from tidelog.collection.table.history import TableCommit
-    from tidelog.collection.tables import Table
+    from tidelog.collection.table_handle import Table
     from tidelog.location import Location
     from tidelog.persist.format.schema import ShardSchema
 

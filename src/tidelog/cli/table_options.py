@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.collection.formats.csv.guess import CsvOptions
-    from tidelog.collection.tables import Table
+    from tidelog.collection.table_handle import Table
     from tidelog.location import Location
     from tidelog.persist.format.schema import ShardSchema
     from tidelog.persist.states.state import Token

@@ -28,7 +28,7 @@ from tidelog.collection.table.inputs import key_schema
 from tidelog.collection.table.placement import placed
 from tidelog.collection.table.staging import StagingArea, area_of, awaited, staged_pieces
 from tidelog.collection.table.writes import TableWriter
-from tidelog.collection.tables import Table, scoped_token
+from tidelog.collection.table_handle import Table, scoped_token
 from tidelog.core.clock import Clock, backoff_us
 from tidelog.core.frames import stream_bytes
 from tidelog.errors import (

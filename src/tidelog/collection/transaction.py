@@ -35,7 +35,8 @@ from tidelog.collection.table.lookups import Lookup
 from tidelog.collection.table.placement import placed
 from tidelog.collection.table.reader import TableReader, TableView
 from tidelog.collection.table.writes import check_at, planned_updates
-from tidelog.collection.tables import Table, Tables
+from tidelog.collection.table_handle import Table
+from tidelog.collection.tables import Tables
 from tidelog.core.clock import backoff_us, offload_waiting
 from tidelog.core.frontier import Frontier
 from tidelog.core.ids import new_writer_id

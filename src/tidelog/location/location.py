@@ -67,7 +67,8 @@ if TYPE_CHECKING:
     from tidelog.collection.reading import SqlResult
     from tidelog.collection.renditions import Renditions
     from tidelog.collection.sources import Sources
-    from tidelog.collection.tables import Table, Tables
+    from tidelog.collection.table_handle import Table
+    from tidelog.collection.tables import Tables
     from tidelog.collection.transaction import TableTransaction
     from tidelog.keyed.logs import KeyedLogs
     from tidelog.persist.handle.shard import Shard

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kit.tables import SCHEMA, new_lake, some_rows
-from tidelog.collection.tables import Table
+from tidelog.collection.table_handle import Table
 from tidelog.errors import AsOfBeforeSince, AsOfNotComplete, UsageError
 from tidelog.location.location import user_name, writer_name
 

@@ -16,7 +16,7 @@ import pytest
 from kit.clocks import SwiftClock
 from kit.dying import DiesWriting
 from kit.tables import SCHEMA, lake_of, new_lake, numbers_in, some_rows
-from tidelog.collection.tables import Table
+from tidelog.collection.table_handle import Table
 from tidelog.errors import KeyExists, TidelogError, UsageError
 from tidelog.persist.transactions.committing import commit_written
 from tidelog.store.local.store import LocalStore

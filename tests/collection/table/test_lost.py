@@ -10,7 +10,7 @@ import pytest
 from kit.clocks import OneThread
 from kit.stores import keys_in
 from kit.tables import SCHEMA, lake_of, numbers_in, some_rows
-from tidelog.collection.tables import Table
+from tidelog.collection.table_handle import Table
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.location import Location
 from tidelog.store.memory import MemoryStore

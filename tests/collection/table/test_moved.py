@@ -11,7 +11,7 @@ import pytest
 
 from kit.stores import deaths
 from kit.tables import SCHEMA, lake_of, numbers_in, some_rows
-from tidelog.collection.tables import Table
+from tidelog.collection.table_handle import Table
 from tidelog.errors import KeyExists, NoSuchCollection, SchemaEvolved, UsageError
 from tidelog.location import Location
 from tidelog.store.memory import MemoryStore
