@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -82,6 +83,8 @@ def sql_type(dtype: pa.DataType) -> str:
     )
 
 
+# DuckDB takes milliseconds to read a text, and a program may give the same one in each call.
+@lru_cache(maxsize=256)
 def parse_schema(text: str, *, what: str = "schema") -> pa.Schema:
     """Parse a schema such as ``flight int, day date``, in DuckDB's types.
 
