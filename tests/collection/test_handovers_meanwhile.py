@@ -287,7 +287,7 @@ async def test_no_retention_separates_the_renditions_before_readers_can_cross() 
 
 
 async def test_an_ingester_ends_a_handover_that_waited_for_it() -> None:
-    """Otherwise its hold would keep all history of the rendition for ever."""
+    """Otherwise its hold would always keep all history of the rendition."""
     store = await shelf_lake()
     lake = await lake_on(store)
     await complete(lake, await hand_over_late(lake))
