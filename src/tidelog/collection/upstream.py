@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
@@ -67,6 +67,7 @@ from tidelog.store.port import Store
 from tidelog.store.wrappers.metered import Usage
 
 T = TypeVar("T")
+CHECK_US: Final = 60_000_000  # A running ingester reads the catalog so often, to learn of a drop.
 
 
 def open_any(
@@ -98,6 +99,7 @@ class FollowedSource:
     clock: Clock
     _upstream: Collection | None = None
     _held: int = field(default=-1)
+    _checked_us: int = 0
 
     @property
     def path(self) -> str:
@@ -116,6 +118,7 @@ class FollowedSource:
 
     async def head(self) -> FollowedHead:
         upstream = await self._opened()
+        await self._check_there()
         await upstream.refresh()
         if upstream.since.is_empty or upstream.upper.is_empty:
             raise self._gone("was dropped")
@@ -274,8 +277,21 @@ class FollowedSource:
             if upstream is None:
                 raise self._gone("was dropped")
             await upstream.refresh()
-            self._upstream = upstream
+            self._upstream, self._checked_us = upstream, self.clock.now_us()
         return self._upstream
+
+    async def _check_there(self) -> None:
+        """Check from time to time that the upstream exists: a drop changes only the catalog.
+
+        Raises:
+            GoneError: it was dropped.
+        """
+        now_us = self.clock.now_us()
+        if now_us - self._checked_us < CHECK_US:
+            return
+        if await _upstream_of(self.info, self.collections) is None:
+            raise self._gone("was dropped")
+        self._checked_us = now_us
 
     def _gone(self, why: str) -> GoneError:
         return GoneError(
