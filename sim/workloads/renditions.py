@@ -143,6 +143,17 @@ class RenditionsScenario:
         return Parts(controller, collections, maintenance, sources, renditions)
 
 
+def settings_of(dice: random.Random) -> tuple[int, str, bool]:
+    """Return the attempts of a request, the retention, and True if bindings are kept."""
+    attempts, retain = dice.choice([2, 20]), dice.choice(["forever", "forever", "1s"])
+    return attempts, retain, dice.random() < 0.75
+
+
+def has_retention(seed: int) -> bool:
+    """Return True if retention makes times of a seed's collection unreadable."""
+    return settings_of(random.Random(f"renditions {seed}"))[1] != "forever"
+
+
 def simulate_renditions(seed: int) -> RenditionsReport:
     """Run one seed, and check everything.
 
@@ -154,10 +165,10 @@ def simulate_renditions(seed: int) -> RenditionsReport:
     dice = random.Random(f"renditions {seed}")
     mortal = frozenset(f"{role}{life}" for role in ROLES for life in range(LIVES - 1))
     faults = Dice(random.Random(f"dice {seed}"), rates_of(seed, storms=STORMS), mortal)
-    world = World(seed, faults, attempts=dice.choice([2, 20]))
+    attempts, retain, keeps = settings_of(dice)
+    world = World(seed, faults, attempts=attempts)
     watch = Watch(world.store)
     world.watchers.append(watch)
-    retain, keeps = dice.choice(["forever", "forever", "1s"]), dice.random() < 0.75
     scenario = RenditionsScenario(world, dice, retain, keeps)
     with limited(limits_of(seed)):
         run(lambda: _play(scenario, watch), seed)

@@ -7,7 +7,7 @@ import pytest
 from kit.sim_days import caught
 from sim.canaries.builds import Canary
 from sim.canaries.renditions import FOR_RENDITIONS
-from sim.workloads.renditions import simulate_renditions
+from sim.workloads.renditions import has_retention, simulate_renditions
 
 SEEDS = 15
 SEEDS_MAX = 150
@@ -32,4 +32,6 @@ def test_readers_read_one_rendition_at_each_time() -> None:
 @pytest.mark.parametrize("canary", FOR_RENDITIONS, ids=lambda canary: str(canary.__name__))
 def test_a_broken_build_of_renditions_is_caught(canary: Canary) -> None:
     """The simulator must find each broken build, or a run without findings proves nothing."""
-    caught(canary, simulate_renditions, range(SEEDS_MAX))
+    # Two of the builds lack holds, which have an effect only on a collection with retention.
+    likely = sorted(range(SEEDS_MAX), key=has_retention, reverse=True)
+    caught(canary, simulate_renditions, likely)
