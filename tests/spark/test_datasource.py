@@ -254,8 +254,10 @@ def test_every_type_of_column_comes_through(spark: SparkSession, tmp_path: Path)
         assert [tick.bad for tick in await ingest(location, "c")] == [0]
 
     asyncio.run(make())
-    found = load(spark, str(tmp_path / "lake"), "c").orderBy("k").toArrow()
+    frame = load(spark, str(tmp_path / "lake"), "c")
+    found = frame.orderBy("k").toArrow()
 
+    assert frame.count() == 3
     assert found.schema.field("u64").type == pa.decimal128(20, 0)
     assert found.schema.field("ts").type == pa.timestamp("us")
     assert rows_of(found) == rows_of(table.cast(arrow_schema(spark_schema(TYPES))))
