@@ -196,9 +196,24 @@ class HoldRow:
 
 async def purposes_in(location: Location) -> dict[str, str]:
     """Return the purposes of the holds that tidelog itself places, by the names of the holds."""
-    from tidelog.collection.own_holds import hold_purposes
+    from msgspec import UNSET
 
-    return hold_purposes(await location.controller.catalog())
+    from tidelog.collection.catalog.catalog import COLLECTION, INGEST_HOLD
+    from tidelog.collection.ingest.copying import copy_hold
+    from tidelog.collection.source.followed import hold_of
+
+    catalog = await location.controller.catalog()
+    found = {
+        hold_of(one): f"the source {one.name!r} reads from here"
+        for one in catalog.sources.values()
+        if one.kind == COLLECTION
+    }
+    for rendition in catalog.renditions.values():
+        if rendition.ingest_hold != INGEST_HOLD:
+            found[rendition.ingest_hold] = f"the ingesters of the rendition {rendition.called!r}"
+        if rendition.copies is not UNSET:
+            found[copy_hold(rendition)] = f"the rendition {rendition.called!r} copies from here"
+    return found
 
 
 def hold_rows(states: Sequence[State], purposes: Mapping[str, str]) -> list[HoldRow]:
