@@ -66,6 +66,7 @@ OTHERS: Final = ("x", "y", "z")  # The names of later renditions; each may come 
 HOLD: Final = "mine"
 LIVES: Final = 3
 REQUESTS: Final = 2_500
+REQUESTS_SHORT: Final = 450  # In a third of the time, enough for a handover in some seeds.
 ROWS_MAX: Final = 60
 ROUNDS_MAX: Final = 100
 LONG_S: Final = 600
@@ -114,6 +115,7 @@ class RenditionsScenario:
     dice: random.Random
     retain: str
     keeps: bool
+    requests: int  # After so many, the clients end.
     report: RenditionsReport = field(default_factory=RenditionsReport)
     rows: list[StackRow] = field(default_factory=list)
     snapshots: list[tuple[str | None, int, Counter[Row]]] = field(default_factory=list)
@@ -154,8 +156,8 @@ def has_retention(seed: int) -> bool:
     return settings_of(random.Random(f"renditions {seed}"))[1] != "forever"
 
 
-def simulate_renditions(seed: int) -> RenditionsReport:
-    """Run one seed, and check everything.
+def simulate_renditions(seed: int, *, requests: int = REQUESTS) -> RenditionsReport:
+    """Run one seed, and check everything; the clients end after some number of requests.
 
     Raises:
         Violated: a check failed. Any other error: a client failed with an error that it must
@@ -169,7 +171,7 @@ def simulate_renditions(seed: int) -> RenditionsReport:
     world = World(seed, faults, attempts=attempts)
     watch = Watch(world.store)
     world.watchers.append(watch)
-    scenario = RenditionsScenario(world, dice, retain, keeps)
+    scenario = RenditionsScenario(world, dice, retain, keeps, requests)
     with limited(limits_of(seed)):
         run(lambda: _play(scenario, watch), seed)
     scenario.report.trace = world.trace()
@@ -234,7 +236,8 @@ async def _grow(scenario: RenditionsScenario) -> None:
     """Put rows on the stack, until the clients have sent enough requests."""
     world, dice = scenario.world, scenario.dice
     begun = asyncio.get_running_loop().time()
-    while world.requests_count < REQUESTS and asyncio.get_running_loop().time() < begun + LONG_S:
+    most, ends = scenario.requests, begun + LONG_S
+    while world.requests_count < most and asyncio.get_running_loop().time() < ends:
         await asyncio.sleep(dice.random() * 3)
         if len(scenario.rows) < ROWS_MAX:
             scenario.rows += [drawn_row(dice) for _ in range(dice.randrange(1, 5))]
