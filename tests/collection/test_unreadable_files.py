@@ -131,6 +131,7 @@ CSV = b"n,x\n1,a\n2,b\n"
 FOREIGN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "utf-16": (lambda text: text.decode().encode("utf-16"), "UTF-16"),
     "utf-16 without a mark": (lambda text: text.decode().encode("utf-16-le"), "UTF-16"),
+    "zero bytes": (lambda text: bytes(len(text)), "begins with zero bytes"),
     "bzip2": (bz2.compress, "bzip2"),
     "xz": (lzma.compress, "xz"),
     "gzip under another name": (gzip.compress, r"ends in \.gz"),

@@ -99,10 +99,10 @@ def test_a_rendition_is_kept_while_a_hold_needs_it(
     state = State(upper=9, mark=mark, holds=holds)
 
     if is_needed:
-        with pytest.raises(HandoverRefused, match="holds=mine"):
-            decide_retire(state, "history".__eq__)
+        with pytest.raises(HandoverRefused, match=r"tidelog hold list c.*holds=mine"):
+            decide_retire(state, "history".__eq__, "c")
         return
-    dropped = after(state, decide_retire(state, "history".__eq__).diff)
+    dropped = after(state, decide_retire(state, "history".__eq__, "c").diff)
     assert dropped.is_dropped
     assert dropped.mark == mark
     assert dropped.since_frontier == Frontier.empty()

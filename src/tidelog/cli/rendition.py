@@ -185,9 +185,9 @@ def describe(context: typer.Context, name: RenditionName, as_json: AsJson = Fals
 
 @app.command("history")
 def history(context: typer.Context, name: Of, as_json: AsJson = False) -> None:
-    """Show which rendition readers read at each time: +1 from a time on, -1 no longer.
+    """Show when readers began (+1) and ceased (-1) to read each rendition.
 
-    The last line, on standard error, has a time: no other change comes before it.
+    The last line, on standard error, names a time. No change before it can still be added.
     """
     found, upper = on_location(context, lambda location: location.renditions.history(name))
     columns: tuple[Column[RenditionChange], ...] = (
@@ -213,7 +213,7 @@ def diff(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Compare up to this time. The default is the newest that both have.",
+            help="Compare up to this time. The default is the newest time complete in both.",
         ),
     ] = None,
     limit: Limit = None,
@@ -221,7 +221,7 @@ def diff(
     output: Output = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the updates in which two renditions differ, first time first.
+    """Print the updates in which two renditions differ, in the order of their times.
 
     For inserted rows, _diff is 1 if only B has the row, and -1 if only A has it. Nothing is printed
     if they are equal. Bad rows are not compared.
@@ -251,10 +251,10 @@ def diff(
 def drop(
     context: typer.Context, name: RenditionName, *, yes: Yes = False, as_json: AsJson = False
 ) -> None:
-    """Drop a rendition that readers do not read yet, or no longer, for good.
+    """Drop a rendition for good, if readers do not read it at the newest time.
 
-    All times before the end of a former rendition become unreadable. A hold on such a time forbids
-    the drop.
+    All times before the end of a former rendition become unreadable. A hold on such a time
+    prevents the drop: 'tidelog hold list COLLECTION' shows its purpose.
     """
     if not yes:
         ask_first(
@@ -276,7 +276,7 @@ def hand_over(
         typer.Option(
             metavar="TIME",
             help="The first time at which readers read it. The default is the first time that is "
-            "not complete.",
+            "not complete in the rendition that they read now.",
         ),
     ] = None,
     wait: Wait = False,
@@ -285,9 +285,9 @@ def hand_over(
 ) -> None:
     """Let all readers of a collection read another rendition, from one time on.
 
-    At that time, readers change over exactly: no row is lost or doubled. The rendition must be
-    complete up to that time, and no reader may have read the time yet. The command names the
-    condition that is not met; with --wait, it waits.
+    No row is lost or doubled. In the new rendition, all times before that time must be complete. In
+    the former one, the time itself must not be complete, so no reader has read it. If a condition
+    does not hold, the command fails and names it. With --wait, it waits.
     """
     timeout_us = timeout_us_of(timeout)
 

@@ -125,7 +125,9 @@ class Handovers:
             await latter.refresh()
             upper, reached = first.state.upper_frontier, latter.upper
             if upper.is_empty:
-                raise HandoverRefused("all times of the collection are complete: none is left")
+                raise HandoverRefused(
+                    "all times of the collection are complete: no time is left for a handover"
+                )
             time = upper.time if asked is None else asked
             if active.begins and time <= active.begins:
                 raise HandoverRefused(
@@ -139,10 +141,10 @@ class Handovers:
                     asked=format_time(time),
                 )
             if latter.since.is_empty:
-                raise HandoverRefused(f"{name!r} was dropped meanwhile: {_TO_ANOTHER}")
+                raise HandoverRefused(f"another process dropped {name!r}: {_TO_ANOTHER}")
             if not latter.since <= Frontier.at(time):
                 since = format_time(latter.since.time)
-                behind = f"{name!r} is readable since {since} only: pass that time or a later one"
+                behind = f"{name!r} is readable since {since}: pass that time or a later one"
                 if asked is None and patience.waits:
                     return NotYet(upper)  # The rendition that readers read is behind the other.
                 raise HandoverRefused(behind if asked else f"{behind}, or wait")

@@ -76,8 +76,8 @@ class RenditionSpec:
         if given:
             options = ", ".join(f"{name}=" for name in given)
             raise UsageError(
-                "a copy has the rows of the other rendition as they are, so it cannot decode them "
-                f"by other options: leave out {options}, or copy=True"
+                "a copy has the rows of the active rendition unchanged, and does not decode them: "
+                f"leave out {options}, or copy=True"
             )
 
 

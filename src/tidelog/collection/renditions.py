@@ -300,7 +300,7 @@ class Renditions:
         return await self._handovers.make(of, to=to, asked=asked, patience=patience)
 
     async def drop(self, name: str) -> None:
-        """Drop a rendition that readers do not read yet, or no longer; finish a drop that began.
+        """Drop a rendition that is not the active one; finish a drop that began.
 
         The drop of a former rendition gives up the times at which readers read it. It is refused
         while a hold keeps such a time.
@@ -320,7 +320,8 @@ class Renditions:
         await handle.refresh()
         await self._release_copies(handle.rendition)
         await handle.refresh()
-        check_retirable(handle.first_shard.state, is_own)
+        holder = of if any(one.rendition.called == name for one in active.eras) else name
+        check_retirable(handle.first_shard.state, is_own, holder)
         _check_oldest(active, name)
         rendition = await self.controller.set_dropping(name, dropping=True)
         if not await self._is_droppable(of, rendition):
@@ -329,7 +330,8 @@ class Renditions:
                 f"a handover to {name!r} was first: readers of {of!r} read it, so it stays"
             )
         try:
-            await handle.first_shard.machine.commit(partial(decide_retire, is_own=is_own))
+            decide = partial(decide_retire, is_own=is_own, name=holder)
+            await handle.first_shard.machine.commit(decide)
         except HandoverRefused:
             await self.controller.set_dropping(name, dropping=False)
             raise

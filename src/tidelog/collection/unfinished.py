@@ -107,8 +107,8 @@ def _of_rendition(
         )
     elif rendition.id != owner.active:
         yield UnfinishedCommand(
-            f"the rendition {name!r} has a hold for a handover that never was: another one was "
-            "made meanwhile",
+            f"the rendition {name!r} has a hold for a handover that failed: another handover was "
+            "first",
             drop,
         )
 

@@ -36,6 +36,12 @@ def why_foreign(begin: bytes) -> str | None:
     for magic, name in _FORMATS:
         if begin.startswith(magic):
             return f"its format is {name}: choose that format, or move the file away"
+    start = begin[:64]
+    if len(start) >= 8 and not start.strip(b"\x00"):
+        return (
+            "it begins with zero bytes, as after a crash of its writer: write it again, or move it "
+            "away"
+        )
     if is_wide(begin):
         return (
             "it is text in UTF-16 or UTF-32, but tidelog reads UTF-8: convert it, as iconv -f "

@@ -24,8 +24,8 @@ def decide_mark(state: State, mark: Mark) -> Decision[Diff, Mark]:
     """Decide that readers leave a shard at a time. A repeated call changes nothing.
 
     Raises:
-        HandoverRefused: readers may have read the shard at that time, another mark stands, or the
-            successor was barred.
+        HandoverRefused: readers may have read the shard at that time, the state has another mark,
+            or the successor was barred.
         ShardRegistered: the shard is registered, so its own upper lags behind the readers.
         UsageError: the shard was dropped.
     """
@@ -34,8 +34,8 @@ def decide_mark(state: State, mark: Mark) -> Decision[Diff, Mark]:
         if (found.at, found.successor) == (mark.at, mark.successor):
             return Decision(found)
         raise HandoverRefused(
-            "another handover of the collection was first: look at 'tidelog rendition history', "
-            "and begin again",
+            "another handover of the collection was first: see 'tidelog rendition history', then "
+            "begin again",
             at=found.at,
         )
     check_not_dropped(state)
@@ -52,25 +52,26 @@ def decide_mark(state: State, mark: Mark) -> Decision[Diff, Mark]:
 
 
 def decide_bar(state: State, successor: str) -> Decision[Diff, Mark | None]:
-    """Decide that no mark may name a rendition; the result is the mark that stands already."""
+    """Decide that no mark may name a rendition; the result is the mark that exists already."""
     if state.mark is not None or successor in state.barred or state.is_dropped:
         return Decision(state.mark)
     return Decision(None, Diff(barred=successor))
 
 
-def decide_retire(state: State, is_own: Callable[[str], bool]) -> Decision[Diff, int]:
+def decide_retire(state: State, is_own: Callable[[str], bool], name: str) -> Decision[Diff, int]:
     """Decide to drop the first shard of a rendition, unless a hold keeps times that readers need.
 
-    ``is_own`` is True for the names of holds that end with the rendition.
+    ``is_own`` is True for the names of holds that end with the rendition. ``name`` is the one
+    under which 'tidelog hold list' finds the holds.
 
     Raises:
         HandoverRefused: a hold is there; the message names it.
     """
-    check_retirable(state, is_own)
+    check_retirable(state, is_own, name)
     return decide_drop(state)
 
 
-def check_retirable(state: State, is_own: Callable[[str], bool]) -> None:
+def check_retirable(state: State, is_own: Callable[[str], bool], name: str) -> None:
     """Check that no hold keeps times of a rendition that readers need; see `decide_retire`.
 
     Raises:
@@ -78,12 +79,14 @@ def check_retirable(state: State, is_own: Callable[[str], bool]) -> None:
     """
     at = None if state.mark is None else Frontier.at(state.mark.at)
     needed = [
-        name
-        for name, hold in state.holds.items()
-        if not is_own(name) and (at is None or hold.frontier < at)
+        hold_name
+        for hold_name, hold in state.holds.items()
+        if not is_own(hold_name) and (at is None or hold.frontier < at)
     ]
     if needed:
         raise HandoverRefused(
-            "holds keep times at which readers read the rendition: move or drop them first",
+            "holds keep times at which readers read the rendition: list them with "
+            f"'tidelog hold list {name}'. Then move or drop them, or ingest the sources that "
+            "placed them",
             holds=", ".join(sorted(needed)),
         )
