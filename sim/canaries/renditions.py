@@ -36,9 +36,11 @@ def mark_below_upper() -> Iterator[None]:
 
     async def early(
         self: Handovers, active: Collection, latter: Collection, asked: int | None, patience: Any
-    ) -> int:
+    ) -> int | None:
         time = await time_of(self, active, latter, asked, patience)
-        return time if asked is not None else max(active.begins + 1, time - EARLY_MS)
+        if asked is not None or time is None:
+            return time
+        return max(active.begins + 1, time - EARLY_MS)
 
     def careless(state: State, mark: Mark) -> Decision[Diff, Mark]:
         upper = state.upper

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from kit.renditions import counted, holds, lake_on, put, reader, rows_at, shelf_
 from kit.shelf_kind import empty_shelves, shelf_row
 from kit.sources import compact, ingest
 from kit.stores import InterposedStore
+from tidelog.collection.handover import Handovers
 from tidelog.collection.hold_all import place_hold
 from tidelog.collection.rendition_spec import RenditionSpec
 from tidelog.core.frontier import Frontier
@@ -301,3 +303,31 @@ async def test_an_ingester_ends_a_handover_that_waited_for_it() -> None:
     assert holds(await reader(lake)) == {"mine": handle.begins}
     assert await lake.maintenance.unfinished() == []
     assert len((await lake.controller.catalog()).collection("c").eras) == 2
+
+
+@pytest.mark.parametrize("to", ["c2", "c3"])
+async def test_a_handover_that_another_one_overtakes_marks_no_other_rendition(
+    to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its handle then shows the successor, which must not get a mark to itself or to another."""
+    store = await shelf_lake()
+    lake, other = await lake_on(store), await lake_on(store)
+    await lake.renditions.create(RenditionSpec(name="c3", shards=2), of="c")
+    await ingest(lake, "c3")
+    time_of, others = Handovers._time_of, [other]
+
+    async def overtaken(self: Handovers, *given: Any) -> int | None:
+        if others:
+            await others.pop().renditions.handover("c", to="c2")
+        return await time_of(self, *given)
+
+    monkeypatch.setattr(Handovers, "_time_of", overtaken)
+    if to == "c2":
+        time = await lake.renditions.handover("c", to=to)
+        assert time == (await reader(lake)).begins
+    else:
+        with pytest.raises(HandoverRefused, match="no reader has read its rendition yet"):
+            await lake.renditions.handover("c", to=to)
+
+    assert (await reader(lake)).mark is None
+    assert [era.rendition.called for era in (await reader(lake)).eras] == ["c", "c2"]

@@ -23,6 +23,7 @@ from tidelog.core.clock import Clock
 from tidelog.core.frontier import Frontier
 from tidelog.errors import DeadlineExceeded, HandoverRefused, UsageError
 from tidelog.persist.handle.listening import NotYet, Patience, poll
+from tidelog.persist.handle.shard import Shard
 from tidelog.persist.states.handover import decide_mark
 from tidelog.persist.states.holding import HISTORY_HOLD
 from tidelog.persist.states.state import HoldKind, Mark
@@ -98,11 +99,15 @@ class Handovers:
             if timeout_us is not None:
                 left_us = timeout_us - (self.clock.monotonic_us() - begun_us)
                 patience = replace(patience, timeout_us=max(0, left_us))
+            # The handle continues with the successor if another process hands over meanwhile.
+            first = active.first_shard
             time = await self._time_of(active, latter, asked, patience)
+            if time is None:
+                continue
             try:
-                await self._mark(active, latter, time)
+                await self._mark(first, latter, time)
             except HandoverRefused:
-                state = active.first_shard.state
+                state = first.state
                 if asked is not None or state.mark or state.upper_frontier <= Frontier.at(time):
                     raise
                 continue  # The upper has passed the time that this call chose.
@@ -111,17 +116,21 @@ class Handovers:
 
     async def _time_of(
         self, active: Collection, latter: Collection, asked: int | None, patience: Patience
-    ) -> int:
+    ) -> int | None:
         """Return the time of a handover whose conditions hold, by the newest states.
+
+        None means that readers read another rendition since ``active`` was opened.
 
         Raises:
             HandoverRefused, DeadlineExceeded: they do not hold.
         """
         first, name, behind = active.first_shard, latter.rendition.called, ""
 
-        async def look() -> int | NotYet:
+        async def look() -> tuple[int | None] | NotYet:
             nonlocal behind
             await active.refresh()
+            if active.first_shard.id != first.id:
+                return (None,)
             await latter.refresh()
             upper, reached = first.state.upper_frontier, latter.upper
             if upper.is_empty:
@@ -149,19 +158,20 @@ class Handovers:
                     return NotYet(upper)  # The rendition that readers read is behind the other.
                 raise HandoverRefused(behind if asked else f"{behind}, or wait")
             if Frontier.at(time) <= reached:
-                return time
+                return (time,)
             behind = _behind(name, reached, time)
             if patience.waits:
                 return NotYet(reached)
             raise HandoverRefused(f"{behind}, or wait")
 
         try:
-            return await poll(self.clock, look, 0 if asked is None else asked, patience)
+            (found,) = await poll(self.clock, look, 0 if asked is None else asked, patience)
+            return found
         except DeadlineExceeded as error:
             raise DeadlineExceeded(f"{behind}, or wait longer") from error
 
-    async def _mark(self, active: Collection, latter: Collection, time: int) -> None:
-        """Make the mark, while a hold keeps its time readable in the other rendition.
+    async def _mark(self, first: Shard, latter: Collection, time: int) -> None:
+        """Make the mark in a first shard, while a hold keeps its time readable in the other one.
 
         Raises:
             HandoverRefused: a reader may have read that time, another handover was first, or the
@@ -179,7 +189,7 @@ class Handovers:
             ) from error
         mark = Mark(time, latter.rendition.id)
         try:
-            await active.first_shard.machine.commit(partial(decide_mark, mark=mark))
+            await first.machine.commit(partial(decide_mark, mark=mark))
         except HandoverRefused:
             await drop_hold(latter.all_shards, hold)
             raise
