@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kit.sources import before_the_commit, lake_of, reopened, run_once
+from kit.sources import before_the_commit, collect, compact, lake_of, reopened, run_once
+from tidelog.collection.ingest.status import taken_now
+from tidelog.persist.format import part
 
 
 async def test_an_idle_ingester_that_was_overtaken_ends_well(
@@ -52,3 +54,24 @@ async def test_rows_are_reported_by_the_ingester_that_completes_the_tick(
     ]
     assert [one.left_bytes for one in reports] == [0, 0]
     assert reports[1].won == 0
+
+
+async def test_an_ingester_begins_while_the_parts_of_its_bindings_are_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A merge and a collection delete them between its reads of the states and of the parts."""
+    monkeypatch.setattr(part, "INLINE_BYTES", 0)
+    location = await lake_of(tmp_path, "*.jsonl", schema="n bigint", keep_bindings=True)
+    for name in ("a.jsonl", "b.jsonl", "d.jsonl"):
+        (tmp_path / name).write_text('{"n": 1}\n')
+        await run_once(await location.sources.ingester("c"))
+    beginning = await (await reopened(tmp_path)).sources.ingester("c")
+    (tmp_path / "e.jsonl").write_text('{"n": 2}\n')
+
+    other = await reopened(tmp_path)
+    await compact(other)
+    await collect(other)
+    taken = await taken_now(beginning)
+
+    assert taken == await taken_now(await other.sources.ingester("c"))
+    assert (await run_once(beginning)).rows == 1

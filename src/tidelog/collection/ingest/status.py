@@ -18,6 +18,8 @@ from tidelog.errors import (
     AsOfBeforeSince,
     ContentionError,
     ObjectNotFound,
+    PartMissing,
+    PartsSwept,
     TidelogError,
 )
 
@@ -124,9 +126,10 @@ async def taken_now(ingester: Ingester) -> tuple[Frontier, Taken]:
             await ingester.remap.refresh()
         try:
             return upper, {} if reached.is_empty else await ingester.taken(reached.time)
-        except AsOfBeforeSince:
-            # Another ingester ticked between our reads of the outputs and of the bindings.
-            await ingester.refresh()
+        except (AsOfBeforeSince, PartMissing, PartsSwept) as error:
+            # Another ingester ticked between our reads of the outputs and of the bindings, or a
+            # merge has replaced a part of the bindings.
+            await ingester.catch_up(error)
     raise ContentionError(
         f"gave up after {_TRIES} tries: ingesters kept changing the source during the read; try "
         "again",
