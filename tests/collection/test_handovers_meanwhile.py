@@ -331,3 +331,27 @@ async def test_a_handover_that_another_one_overtakes_marks_no_other_rendition(
 
     assert (await reader(lake)).mark is None
     assert [era.rendition.called for era in (await reader(lake)).eras] == ["c", "c2"]
+
+
+async def test_two_equal_handovers_are_one_and_their_hold_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Readers cannot cross yet, so the hold must stay."""
+    store = await shelf_lake()
+    lake, other = await lake_on(store), await lake_on(store)
+    ahead = await lake.sources.ingester("c2")
+    for _ in range(2):
+        await asyncio.sleep(0.002)
+        await ahead.tick(await ahead.source.head())
+    at, time_of, others = ahead.upper.time, Handovers._time_of, [other]
+
+    async def overtaken(self: Handovers, *given: Any) -> int | None:
+        time = await time_of(self, *given)
+        if others:
+            await others.pop().renditions.handover("c", to="c2", at=at)
+        return time
+
+    monkeypatch.setattr(Handovers, "_time_of", overtaken)
+    assert await lake.renditions.handover("c", to="c2", at=at) == at
+
+    assert f"handover-{at}" in holds(await reader(lake))
