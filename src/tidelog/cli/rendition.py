@@ -125,11 +125,10 @@ async def _create(
     """Create a rendition; return it, and why it has times of its own, if it has."""
     from tidelog.collection.rendition_spec import why_own_bindings
 
-    renditions = location.renditions
-    (active,) = [one for one in await renditions.list(of) if one.active]
-    found = await renditions.create(spec, of=of)
+    found = await location.renditions.create(spec, of=of)
     if found.shares_bindings:
         return found, None
+    (active,) = [one for one in await location.renditions.list(of) if one.active]
     catalog = await location.controller.catalog()
     new, old = catalog.renditions[found.id], catalog.renditions[active.id]
     info, base = catalog.feeder(new.id), catalog.feeder(old.id)
