@@ -56,6 +56,28 @@ def at_first_commit(
     return InterposedStore(store, **{"after" if is_after else "before": once}), once
 
 
+def several_ticks(lake: Location) -> Callable[[], Awaitable[None]]:
+    async def ticks() -> None:
+        for key in (10, 11, 12):
+            await tick(lake, key)
+
+    return ticks
+
+
+async def overtaken_after_a_handover() -> tuple[Location, Collection, Once]:
+    """Return a location after a handover, and a handle whose first commit comes after ticks."""
+    store = await short_lake()
+    lake = await lake_on(store)
+    await lake.renditions.create(RenditionSpec(name="c2", shards=2), of="c")
+    await ingest(lake, "c2")
+    await lake.renditions.handover("c", to="c2")
+    await tick(lake, 9)
+    slow, once = at_first_commit(store, several_ticks(lake))
+    handle = await reader(await lake_on(slow))
+    assert handle.since.time < handle.begins
+    return lake, handle, once
+
+
 @pytest.mark.parametrize("is_after", [False, True])
 async def test_a_refused_hold_is_on_no_shard(is_after: bool) -> None:
     """A tick gives up the time while the hold is placed. A part of a hold would keep history."""
@@ -63,11 +85,7 @@ async def test_a_refused_hold_is_on_no_shard(is_after: bool) -> None:
     lake = await lake_on(store)
     since = (await reader(lake)).since.time
 
-    async def ticks() -> None:
-        for key in (10, 11, 12):
-            await tick(lake, key)
-
-    slow, once = at_first_commit(store, ticks, is_after=is_after)
+    slow, once = at_first_commit(store, several_ticks(lake), is_after=is_after)
     handle, is_placed = await reader(await lake_on(slow)), True
     try:
         await handle.hold("mine", since)
@@ -81,20 +99,7 @@ async def test_a_refused_hold_is_on_no_shard(is_after: bool) -> None:
 
 async def test_a_refused_hold_is_on_no_rendition() -> None:
     """Its time is of the former rendition, which keeps it. The other one has given its times up."""
-    store = await short_lake()
-    lake = await lake_on(store)
-    await lake.renditions.create(RenditionSpec(name="c2", shards=2), of="c")
-    await ingest(lake, "c2")
-    await lake.renditions.handover("c", to="c2")
-    await tick(lake, 9)
-
-    async def ticks() -> None:
-        for key in (10, 11, 12):
-            await tick(lake, key)
-
-    slow, once = at_first_commit(store, ticks)
-    handle = await reader(await lake_on(slow))
-    assert handle.since.time < handle.begins
+    lake, handle, once = await overtaken_after_a_handover()
     with pytest.raises(UsageError, match="choose a later time"):
         await handle.hold("mine", handle.begins - 1)
 
@@ -104,20 +109,7 @@ async def test_a_refused_hold_is_on_no_rendition() -> None:
 
 async def test_a_hold_of_all_times_follows_retention_past_a_handover() -> None:
     """Its caller named no time, so it takes the earliest one that is left."""
-    store = await short_lake()
-    lake = await lake_on(store)
-    await lake.renditions.create(RenditionSpec(name="c2", shards=2), of="c")
-    await ingest(lake, "c2")
-    await lake.renditions.handover("c", to="c2")
-    await tick(lake, 9)
-
-    async def ticks() -> None:
-        for key in (10, 11, 12):
-            await tick(lake, key)
-
-    slow, once = at_first_commit(store, ticks)
-    handle = await reader(await lake_on(slow))
-    assert handle.since.time < handle.begins
+    lake, handle, once = await overtaken_after_a_handover()
     placed = await handle.hold("mine")
 
     assert once.met

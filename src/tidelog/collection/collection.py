@@ -27,6 +27,7 @@ from tidelog.collection.hold_all import (
     check_newest_stays,
     check_not_own,
     drop_hold,
+    earliest_of,
     move_on,
     place_on,
 )
@@ -40,7 +41,7 @@ from tidelog.collection.reading import (
 from tidelog.collection.resolving import ReadableTimes
 from tidelog.consensus.port import Consensus
 from tidelog.core.clock import Clock
-from tidelog.core.frontier import Frontier, join, meet
+from tidelog.core.frontier import Frontier, meet
 from tidelog.core.ids import ShardId
 from tidelog.errors import PartMissing
 from tidelog.persist.format.part import Part
@@ -241,12 +242,7 @@ class Collection(ReadableTimes):
     @property
     def since(self) -> Frontier:
         """Return the earliest readable time, as of the last refresh."""
-        own = join([state.since_frontier for state in self.states])
-        first = Frontier.at(self.begins)
-        if first < own:
-            return own  # The times between the two renditions are unreadable, so earlier ones are.
-        former = first if self.former is None else self.former.since
-        return min(first, former)
+        return earliest_of([(one.begins, one.states) for one in self.eras])
 
     @property
     def upper(self) -> Frontier:

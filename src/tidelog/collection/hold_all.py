@@ -23,7 +23,7 @@ from tidelog.core.ids import ShardId
 from tidelog.errors import HoldFenced, NoSuchHold, UsageError
 from tidelog.persist.handle.shard import Shard
 from tidelog.persist.handle.together import by_group, hold_together, refresh_all
-from tidelog.persist.states.state import Hold
+from tidelog.persist.states.state import Hold, State
 
 
 def check_not_own(name: str) -> None:
@@ -201,7 +201,8 @@ async def place_on(
             placed = await _place(wanted, name, token=token)
         except UsageError:
             await refresh_all(shards)
-            moved = _earliest_of([era for era, _ in needed])
+            now = [(era.begins, [one.state for one in era.all_shards]) for era, _ in needed]
+            moved = earliest_of(now)
             if since is not None or moved.is_empty or moved == earliest:
                 raise
             earliest = moved  # Retention has moved meanwhile, and the caller chose no time.
@@ -211,13 +212,20 @@ async def place_on(
         return meet(first) if since is not None else join([meet(first), needed[0][1]])
 
 
-def _earliest_of(eras: Sequence[HeldEra]) -> Frontier:
-    """Return the earliest time from which all later ones are readable, as of the last refresh."""
-    for era in reversed(eras):
-        own = _since_of(era.all_shards)
-        if Frontier.at(era.begins) < own:
-            return own  # The times before it are unreadable, also those of earlier eras.
-    return Frontier.at(eras[0].begins)
+def earliest_of(eras: Sequence[tuple[int, Sequence[State]]]) -> Frontier:
+    """Return the time from which all later ones are readable. Pure.
+
+    Shape: ``eras`` are the time from which readers read each rendition, and the states of its
+        shards, oldest first.
+    """
+    found: list[Frontier] = []
+    for begins, states in reversed(eras):
+        first, own = Frontier.at(begins), join([state.since_frontier for state in states])
+        if first < own:
+            # The times before it are unreadable, also those of earlier renditions.
+            return min([*found, own])
+        found.append(first)
+    return min(found)
 
 
 async def move_on(
