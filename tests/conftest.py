@@ -9,8 +9,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kit import parts
-from kit.azurite import Azurite, CannotInstall, installed_azurite
+from kit.azurite import Azurite, installed_azurite
 from kit.gcs_server import GcsServer
+from kit.installs import skipped_without
+from kit.kafka_server import KafkaServer
 from kit.postgres_server import PostgresServer
 from kit.s3_servers import MotoServer, SeaweedServer
 
@@ -54,11 +56,18 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MotoServer]:
 @pytest.fixture(scope="session")
 def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
     """Azurite, Azure's emulator; without it the tests that ask for it are skipped."""
-    try:
+    with skipped_without():
         program = installed_azurite()
-    except CannotInstall as error:
-        pytest.skip(str(error))
     with Azurite(tmp_path_factory.mktemp("azurite"), program) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """A Kafka broker; without Java and Maven the tests that ask for it are skipped."""
+    with skipped_without():
+        server = KafkaServer(tmp_path_factory.mktemp("kafka"))
+    with server:
         yield server
 
 

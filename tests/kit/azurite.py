@@ -7,14 +7,11 @@ its code again, from the system's folder for temporary files.
 from __future__ import annotations
 
 import base64
-import fcntl
 import hashlib
 import hmac
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +19,7 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Final, Self
 
+from kit.installs import CannotInstall, installed, run
 from kit.processes import end_with_parent
 from kit.s3_servers import free_ports
 
@@ -33,12 +31,7 @@ KEY: Final = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 _PROGRAM: Final = "node_modules/azurite/dist/src/blob/main.js"
-_INSTALL_S: Final = 240
 _READY_S: Final = 20.0
-
-
-class CannotInstall(Exception):
-    """Azurite cannot be installed; the message has the reason."""
 
 
 def installed_azurite() -> Path:
@@ -49,30 +42,12 @@ def installed_azurite() -> Path:
     """
     if shutil.which("node") is None or shutil.which("npm") is None:
         raise CannotInstall("az:// is not tested: node and npm are not there to run Azurite")
-    folder = Path(tempfile.gettempdir()) / f"tidelog-azurite-{VERSION}-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    program, whole = folder / _PROGRAM, folder / "installed"
-    with (folder / "lock").open("w") as lock:  # Workers of pytest may install it at the same time.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not whole.exists():
-            _install(folder)
-            whole.touch()
-    return program
+    return installed(f"azurite-{VERSION}", _install) / _PROGRAM
 
 
 def _install(folder: Path) -> None:
     options = ["--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts"]
-    command = ["npm", "install", *options, f"azurite@{VERSION}"]
-    try:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=_INSTALL_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise CannotInstall(
-            f"az:// is not tested: npm did not install Azurite in {_INSTALL_S} s"
-        ) from None
-    if done.returncode:
-        raise CannotInstall(f"az:// is not tested: npm failed: {done.stderr.strip()[-300:]}")
+    run(["npm", "install", *options, f"azurite@{VERSION}"], folder, server="az://")
 
 
 class Azurite:

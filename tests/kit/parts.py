@@ -35,6 +35,7 @@ REST = {
     "persist/test_scrub.py": "each byte of a shard damaged",
     "scenarios": "Materialize's scenarios of shards, on each consensus",
     "schedules": "random schedules of files that change",
+    "services": "servers that package managers install first",
     "sim": "simulation, crash points, canaries",
     "spark": "Spark",
     "store/test_wrapped_sim.py": "simulation on wrapped stores",
