@@ -14,6 +14,7 @@ from kit.gcs_server import GcsServer
 from kit.installs import skipped_without
 from kit.kafka_server import KafkaServer
 from kit.postgres_server import PostgresServer
+from kit.registry_server import RegistryServer
 from kit.s3_servers import MotoServer, SeaweedServer
 
 # No deadline: on a shared machine, an example's time means nothing. Examples are the same in each
@@ -67,6 +68,15 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     """A Kafka broker; without Java and Maven the tests that ask for it are skipped."""
     with skipped_without():
         server = KafkaServer(tmp_path_factory.mktemp("kafka"))
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    """A schema registry; without Java and Maven the tests that ask for it are skipped."""
+    with skipped_without():
+        server = RegistryServer(tmp_path_factory.mktemp("registry"))
     with server:
         yield server
 

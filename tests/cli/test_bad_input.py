@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from cli.conftest import EVENTS, UPSERT, Cli, refused
-from kit.s3_servers import SeaweedServer, free_ports
+from kit.s3_servers import SeaweedServer
+from kit.server_process import free_ports
 from tidelog.collection.ingest.compute import Job
 from tidelog.collection.ingest.engine import LocalEngine, TickParts
 from tidelog.collection.source.port import RawSource

@@ -10,18 +10,15 @@ import base64
 import hashlib
 import hmac
 import shutil
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from email.utils import formatdate
+from http import HTTPStatus
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from kit.installs import CannotInstall, installed, run
-from kit.processes import end_with_parent
-from kit.s3_servers import free_ports
+from kit.server_process import ServerProcess
 
 VERSION: Final = "3.35.0"
 CONTAINER: Final = "tide"
@@ -31,7 +28,6 @@ KEY: Final = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 _PROGRAM: Final = "node_modules/azurite/dist/src/blob/main.js"
-_READY_S: Final = 20.0
 
 
 def installed_azurite() -> Path:
@@ -50,39 +46,38 @@ def _install(folder: Path) -> None:
     run(["npm", "install", *options, f"azurite@{VERSION}"], folder, server="az://")
 
 
-class Azurite:
-    """Azurite in a process of its own inside ``with``; clients find it by ``environment``."""
+class Azurite(ServerProcess):
+    """Azurite; clients find it by ``environment``."""
 
-    def __init__(self, directory: Path, program: Path) -> None:
-        self.port = free_ports(1)[0]
-        self._directory = directory
+    name = "Azurite"
+
+    def __init__(
+        self,
+        directory: Path,
+        program: Path,
+        *,
+        port: int | None = None,
+        outlives: bool = False,
+        in_memory: bool = True,
+    ) -> None:
+        super().__init__(directory, port=port, outlives=outlives)
         self._program = program
-        self._process: subprocess.Popen[bytes] | None = None
+        self._in_memory = in_memory
 
-    def __enter__(self) -> Self:
+    def command(self) -> list[str]:
         options = ["--blobPort", str(self.port), "--blobHost", "127.0.0.1", "--silent"]
-        options += ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
-        with (self._directory / "azurite.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                ["node", str(self._program), *options],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self._directory,
-                # One system call without a lock, so it is safe with other threads.
-                preexec_fn=end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
-            )
-        try:
-            self._make_container()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+        options += ["--skipApiVersionCheck", "--disableTelemetry"]
+        kept = ["--inMemoryPersistence"] if self._in_memory else ["--location", "data"]
+        return ["node", str(self._program), *options, *kept]
 
-    def __exit__(self, *_: object) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+    def check(self) -> None:
+        """Raise an exception unless the container exists; create it."""
+        try:
+            urllib.request.urlopen(self._request(), timeout=5).close()
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code != HTTPStatus.CONFLICT:  # It exists.
+                    raise
 
     @property
     def environment(self) -> dict[str, str]:
@@ -92,30 +87,8 @@ class Azurite:
             "AZURE_STORAGE_ENDPOINT": f"http://127.0.0.1:{self.port}/{ACCOUNT}",
         }
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
     def url(self, prefix: str = "") -> str:
         return f"az://{CONTAINER}/{prefix}"
-
-    def _make_container(self) -> None:
-        """Create the container once the server answers."""
-        deadline = time.monotonic() + _READY_S
-        while True:
-            try:
-                urllib.request.urlopen(self._request(), timeout=5).close()
-                return
-            except urllib.error.HTTPError as error:
-                raise RuntimeError(f"no container: {error.read().decode()}") from error
-            except OSError as error:
-                told = (self._directory / "azurite.log").read_text(errors="replace")
-                if self._process is None or self._process.poll() is not None:
-                    raise RuntimeError(f"Azurite ended at once:\n{told}") from error
-                if time.monotonic() > deadline:
-                    raise RuntimeError(f"Azurite is not ready in time:\n{told}") from error
-            time.sleep(0.05)
 
     def _request(self) -> urllib.request.Request:
         """Return the request that creates the container, signed as Azure requires."""

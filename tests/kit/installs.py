@@ -91,13 +91,31 @@ def copy_jars(folder: Path, dependencies: str, *, server: str) -> None:
     Raises:
         CannotInstall: Maven or Java 17 is missing, or Maven fails.
     """
+    (folder / "pom.xml").write_text(_POM.format(dependencies))
+    _run_maven(folder, "copy-dependencies", f"-DoutputDirectory={folder / 'jars'}", server=server)
+
+
+def unpack_archive(folder: Path, artifact: str, *, server: str) -> None:
+    """Unpack one archive of Maven Central into ``folder / "unpacked"``.
+
+    Args:
+        folder: where Maven works.
+        artifact: ``GROUP:NAME:VERSION:TYPE:CLASSIFIER``.
+        server: the name of the server in errors.
+
+    Raises:
+        CannotInstall: as `copy_jars`.
+    """
+    told = [f"-Dartifact={artifact}", f"-DoutputDirectory={folder / 'unpacked'}"]
+    _run_maven(folder, "unpack", *told, server=server)
+
+
+def _run_maven(folder: Path, goal: str, *told: str, server: str) -> None:
     require_java(17, server=server)
     if shutil.which("mvn") is None:
         raise CannotInstall(f"{server} is not tested: mvn is not there to install it")
-    (folder / "pom.xml").write_text(_POM.format(dependencies))
     options = ["--batch-mode", "--quiet", "--strict-checksums"]
-    copy = [f"{_PLUGIN}:copy-dependencies", f"-DoutputDirectory={folder / 'jars'}"]
-    run(["mvn", *options, *copy], folder, server=server)
+    run(["mvn", *options, f"{_PLUGIN}:{goal}", *told], folder, server=server)
 
 
 def require_java(least: int, *, server: str) -> None:

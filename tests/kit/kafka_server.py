@@ -7,19 +7,14 @@ from __future__ import annotations
 
 import base64
 import shutil
-import signal
 import subprocess
-import sys
-import time
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from kit.installs import copy_jars, installed
-from kit.processes import end_with_parent
-from kit.s3_servers import free_ports
+from kit.server_process import ServerProcess, free_ports, java
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -32,8 +27,6 @@ LOG4J: Final = "2.25.5"
 USER: Final = "tide"
 PASSWORD: Final = "tide-secret"
 NODE: Final = 1
-_READY_S: Final = 120.0
-_STOP_S: Final = 30.0
 # Tiered storage's API is not in Maven Central under this version, and nothing here uses it.
 _DEPENDENCIES: Final = f"""
     <dependency>
@@ -97,16 +90,20 @@ def installed_kafka() -> Path:
     return installed(name, lambda at: copy_jars(at, _DEPENDENCIES, server="Kafka")) / "jars"
 
 
-class KafkaServer:
+class KafkaServer(ServerProcess):
     """A broker in a process of its own. It may be stopped, killed and started again.
 
     Its data and its ports stay until `close`, or the end of ``with``.
     """
 
+    name = "Kafka"
+
     def __init__(
         self,
         directory: Path,
         *,
+        port: int | None = None,
+        outlives: bool = False,
         partitions: int = 1,
         sasl: bool = False,
         authority: Authority | None = None,
@@ -117,6 +114,8 @@ class KafkaServer:
 
         Args:
             directory: holds the broker's data and its log.
+            port: as `ServerProcess`.
+            outlives: as `ServerProcess`.
             partitions: of a topic that is created without a number of them.
             sasl: opens the listener of `sasl_clients`.
             authority: opens the listener of `ssl_clients`, with a certificate that it issues.
@@ -126,9 +125,8 @@ class KafkaServer:
         Raises:
             CannotInstall: as `installed_kafka`.
         """
-        self.directory = directory
-        self.log = directory / "kafka.log"
-        self.port, self._controller, self._sasl, self._ssl = free_ports(4)
+        super().__init__(directory, port=port, outlives=outlives)
+        self._controller, self._sasl, self._ssl = free_ports(3)
         self._jars = installed_kafka()
         self._heap_mb = heap_mb
         self._authority = authority
@@ -140,18 +138,6 @@ class KafkaServer:
             **self._listeners(sasl=sasl),
             **(settings or {}),
         }
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def servers(self) -> str:
@@ -184,48 +170,36 @@ class KafkaServer:
             "ssl.ca.location": str(self._authority.folder / "authority.pem"),
         }
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def start(self) -> None:
-        """Start the broker, and wait until it answers."""
-        self._format()
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._java("kafka.Kafka", str(self._properties)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.directory,
-                # One system call without a lock, so it is safe with other threads.
-                preexec_fn=end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
-            )
-        self._await_ready()
-
-    def stop(self) -> None:
-        """Terminate the broker, as an operator would."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Kill the broker with -9; its data stays."""
-        self._end(signal.SIGKILL)
-
-    def pause(self) -> None:
-        """Stop the broker's process, so that connections stay open and nothing answers."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Continue after `pause`."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
-
     def close(self) -> None:
         """Kill the broker, and remove its data."""
-        self.kill()
+        super().close()
         shutil.rmtree(self._data, ignore_errors=True)
+
+    def prepare(self) -> None:
+        """Write the settings, and the identity of the cluster at the first start."""
+        told = "".join(f"{name}={value}\n" for name, value in self._settings.items())
+        self._properties.write_text(told)
+        if (self._data / "meta.properties").exists():
+            return
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        user = f"SCRAM-SHA-256=[name={USER},password={PASSWORD}]"
+        # An identity may begin with a hyphen, so it is not an argument of its own.
+        options = [f"--cluster-id={cluster}", "-c", str(self._properties), "--add-scram", user]
+        done = subprocess.run(
+            self._java("kafka.tools.StorageTool", "format", *options),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"Kafka cannot format its folder:\n{done.stdout}{done.stderr}")
+
+    def command(self) -> list[str]:
+        return self._java("kafka.Kafka", str(self._properties))
+
+    def check(self) -> None:
+        """Raise an exception unless the broker answers, and is in its cluster's list."""
+        assert NODE in self.admin().list_topics(timeout=1).brokers
 
     def admin(self) -> AdminClient:
         """Return a new client for topics, groups and settings, which writes no log lines."""
@@ -289,59 +263,6 @@ class KafkaServer:
         path.write_bytes(key.read_bytes() + certificate.read_bytes())
         return path
 
-    def _format(self) -> None:
-        """Write the settings, and the identity of the cluster at the first start."""
-        (self.directory / "tmp").mkdir(parents=True, exist_ok=True)
-        told = "".join(f"{name}={value}\n" for name, value in self._settings.items())
-        self._properties.write_text(told)
-        if (self._data / "meta.properties").exists():
-            return
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        user = f"SCRAM-SHA-256=[name={USER},password={PASSWORD}]"
-        # An identity may begin with a hyphen, so it is not an argument of its own.
-        options = [f"--cluster-id={cluster}", "-c", str(self._properties), "--add-scram", user]
-        done = subprocess.run(
-            self._java("kafka.tools.StorageTool", "format", *options),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"Kafka cannot format its folder:\n{done.stdout}{done.stderr}")
-
     def _java(self, main: str, *arguments: str) -> list[str]:
-        # The compiler's first tier and the serial collector start soonest.
-        options = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Xmx{self._heap_mb}m"]
-        # Native libraries are unpacked there, and stay after kill -9.
-        options += [f"-Djava.io.tmpdir={self.directory / 'tmp'}", "-Dlog4j2.level=WARN"]
-        return ["java", *options, "-cp", f"{self._jars}/*", main, *arguments]
-
-    def _await_ready(self) -> None:
-        from confluent_kafka import KafkaException
-
-        admin, deadline = self.admin(), time.monotonic() + _READY_S
-        while True:
-            assert self._process is not None
-            if self._process.poll() is not None:
-                raise RuntimeError(f"Kafka ended at once:\n{self._last_lines()}")
-            with suppress(KafkaException):
-                if NODE in admin.list_topics(timeout=1).brokers:
-                    return
-            if time.monotonic() > deadline:
-                self.kill()
-                raise RuntimeError(f"Kafka is not ready in time:\n{self._last_lines()}")
-            time.sleep(0.05)
-
-    def _end(self, sign: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(sign)
-        try:
-            process.wait(timeout=_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    def _last_lines(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+        started = java(self.directory, heap_mb=self._heap_mb)
+        return [*started, "-Dlog4j2.level=WARN", "-cp", f"{self._jars}/*", main, *arguments]

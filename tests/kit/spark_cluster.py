@@ -21,7 +21,7 @@ from typing import Any, Self
 import pyspark
 
 from kit.processes import end_with_parent
-from kit.s3_servers import free_ports
+from kit.server_process import free_ports
 from tidelog.spark import java
 from tidelog.spark.java import find_launcher
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from kit.lying import LyingServer
-from kit.s3_servers import ACCESS_KEY, KEYS, SECRET_KEY, MotoServer, SeaweedServer, free_ports
+from kit.s3_servers import ACCESS_KEY, KEYS, SECRET_KEY, MotoServer, SeaweedServer
+from kit.server_process import free_ports
 from kit.sources import ingested, make_source, numbers
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.core.clock import SystemClock
