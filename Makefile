@@ -43,7 +43,7 @@ DEV := $(VENV)/.installed-dev
 # The environment of the tests includes the demo's.
 DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
 # The extras that users install; the other dependencies of `dev` are tools of the tests.
-SHIPPED := aws demo fast kafka postgres server spark
+SHIPPED := avro aws demo fast kafka postgres server spark
 
 .PHONY: demo test test-all test-newest test-oldest lock docs check bench chaos cluster-demo fuzz messy schedules clean distclean
 .DELETE_ON_ERROR:

@@ -10,7 +10,7 @@ import pytest
 
 from kit.sources import contents, lake_of, run_once
 from tidelog.collection.source.files import FilesSource
-from tidelog.collection.source.infer import parquet_remarks
+from tidelog.collection.source.infer import typed_remarks
 from tidelog.errors import UsageError
 from tidelog.location import Location
 
@@ -28,7 +28,7 @@ async def columns_of(lake: Location) -> dict[str, pa.DataType]:
 async def remarks_of(lake: Location) -> list[str]:
     source = (await lake.sources.ingester("c")).source
     assert isinstance(source, FilesSource)
-    return await parquet_remarks(list((await source.head()).entries), source.store)
+    return await typed_remarks(list((await source.head()).entries), source.store, format="parquet")
 
 
 async def test_a_later_file_gives_a_column_of_nulls_its_type(tmp_path: Path) -> None:

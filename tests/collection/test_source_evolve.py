@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from collection.test_source_alter import body, lake_on, put, rows_of, shelf_lake
+from kit.avro import record, write_avro
 from kit.shelf_kind import Shelf, empty_shelves
 from kit.sources import ingested, lake_of, reopened, run_once, table_of
 from kit.stores import deaths
@@ -77,9 +78,9 @@ async def test_json_fields_become_columns_of_fitting_types(tmp_path: Path) -> No
     }
 
 
-@pytest.mark.parametrize("format", ["csv", "parquet"])
+@pytest.mark.parametrize("format", ["csv", "parquet", "avro"])
 async def test_files_with_more_columns_add_them(format: str, tmp_path: Path) -> None:
-    """Types come from the values of csv, and from the footer of parquet."""
+    """Types come from the values of csv, and from the schema of parquet and avro."""
     lake = await lake_of(tmp_path, format=format, evolve=True, shards=2)
     for number in range(3):
         rows: dict[str, list[Any]] = {"n": [number], "at": [number]}
@@ -88,6 +89,10 @@ async def test_files_with_more_columns_add_them(format: str, tmp_path: Path) -> 
         path = tmp_path / "in" / f"{number}.{format}"
         if format == "parquet":
             pq.write_table(pa.table(rows), path)
+        elif format == "avro":
+            kinds = {int: "long", float: "double", str: "string"}
+            found = {name: kinds.get(type(one[0]), "null") for name, one in rows.items()}
+            write_avro(path, record(**found), [{name: one[0] for name, one in rows.items()}])
         else:
             texts = ["" if one[0] is None else str(one[0]) for one in rows.values()]
             path.write_text(",".join(rows) + "\n" + ",".join(texts) + "\n")

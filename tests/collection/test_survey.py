@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.avro import avro_bytes, record
 from kit.clocks import SwiftClock
 from kit.decoding import info_of
 from kit.sources import changes, changes_spec, make_source, rows_of, run_once, write_files
@@ -160,6 +161,74 @@ def test_each_row_group_is_read_once_however_files_are_cut(
     assert asyncio.run(read()) == list(range(50))
 
 
+NUMBERED = record(n="long", x="string")
+
+
+def avro_of(numbers: Sequence[int], widths: Sequence[int], rows_a_block: int) -> bytes:
+    rows = [{"n": n, "x": "x" * widths[i % len(widths)]} for i, n in enumerate(numbers)]
+    return avro_bytes(NUMBERED, rows, rows_a_block=rows_a_block)
+
+
+@settings(max_examples=40)
+@given(
+    count=st.integers(0, 12),
+    widths=st.lists(st.integers(0, 60), min_size=1, max_size=4),
+    rows_a_block=st.integers(1, 4),
+    bytes_max=st.integers(1, 400),
+    cuts=st.lists(st.integers(0, 900), max_size=4),
+    block_bytes=st.integers(1, 90),
+    is_versioned=st.booleans(),
+    torn=st.integers(0, 30),
+)
+def test_each_avro_block_is_read_once_however_files_are_cut(
+    count: int,
+    widths: list[int],
+    rows_a_block: int,
+    bytes_max: int,
+    cuts: list[int],
+    block_bytes: int,
+    is_versioned: bool,
+    torn: int,
+) -> None:
+    """A block belongs to the range with its first byte, and a torn one at the end waits."""
+    lake = Lake(is_versioned=is_versioned, format="avro", block_bytes=block_bytes)
+    more = avro_of([99, 99], widths, 2)[len(avro_of([], widths, 1)) :]
+    data = avro_of(range(count), widths, rows_a_block) + more[:torn][: len(more) - 1]
+
+    async def read() -> list[int]:
+        await lake.store.put("a", data)
+        found: list[int] = []
+        for one in await lake.ranges(bytes_max):
+            found += await lake.numbers(one, cuts)
+        return found
+
+    assert asyncio.run(read()) == list(range(count))
+
+
+async def test_an_avro_file_that_grew_costs_its_header_and_its_last_blocks() -> None:
+    """Blocks that were taken are not read again, and the torn one is taken when it is whole."""
+    lake = Lake(is_versioned=False, format="avro")
+    data = avro_of(range(2_000), [5], 10)
+    whole = data + avro_of([2_000], [5], 1)[len(avro_of([], [5], 1)) :]
+    await lake.store.put("a", whole[:-3])
+    (found,) = await lake.ranges()
+    assert (found.start, found.limit) == (0, len(data))
+    assert await lake.numbers(found) == [*range(2_000)]
+    assert lake.source.waiting() == {"a": "its last block is not complete yet"}
+
+    await lake.store.put("a", whole)
+    before = lake.store.usage()
+    plan = await lake.source.plan(
+        {"a": found}, await lake.source.head(), lower=0, bytes_max=FAR, survey=lake.survey
+    )
+
+    assert plan is not None
+    (more,) = (one for one in plan.ranges if isinstance(one, FileRange))
+    assert (more.start, more.limit) == (len(data), len(whole))
+    assert (lake.store.usage() - before).read_bytes < 12_000
+    assert await lake.numbers(more) == [2_000]
+
+
 async def test_objects_with_versions_are_bound_by_their_listing_alone() -> None:
     """A plan reads no bytes of such objects, whatever their number and size."""
     lake = Lake()
@@ -290,7 +359,7 @@ async def test_an_object_that_cannot_be_read_though_it_is_bound_is_one_bad_row()
     assert "footer" in errors[0]["reason"]
 
 
-@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+@pytest.mark.parametrize("format", ["json", "csv", "parquet", "avro"])
 async def test_contents_do_not_depend_on_blocks_pieces_or_proofs(
     tmp_path: Path, format: str
 ) -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from decimal import Decimal
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kit.avro import record, write_avro
 from kit.packing import packed
 from tidelog.collection import create
 from tidelog.collection.catalog.announcing import epoch_of_bindings
@@ -45,6 +47,15 @@ ARROW = pa.schema(TYPES)
 NUMBERS = pa.schema({"n": pa.int64(), "at": pa.int64()})
 FIRST = 1_000_000
 
+AVRO = record(
+    k="long",
+    at=["null", "long"],
+    gone="boolean",
+    text=["null", "string"],
+    amount=["null", {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 4}],
+    small="int",
+)
+
 Row = dict[str, Any]
 
 
@@ -74,6 +85,9 @@ def write_files(folder: Path, format: str, rows: Sequence[Row], *, files: int = 
             bad = {**share[0], "at": None}
             # Several row groups, so that a tick may take a part of a file.
             pq.write_table(arrow_of([*share, bad]), path, row_group_size=max(1, step // 2))
+        elif format == "avro":
+            some = [*share, {**share[0], "at": None}]
+            write_avro(path, AVRO, [_avro(row) for row in some], rows_a_block=max(1, step // 4))
         else:
             path.write_text(_json(share) if format == "json" else _csv(share))
     return str(folder / f"*.{format}")
@@ -84,6 +98,10 @@ def changes_spec(files: str, *, is_keyed: bool = True, **told: Any) -> SourceSpe
     keyed = {"envelope": "upsert", "key": ("k",), "delete_when": "gone"} if is_keyed else {}
     given = {"name": "c", "time_column": "at", "schema": SCHEMA, **keyed, **told}
     return SourceSpec(files=files, **given)
+
+
+def _avro(row: Row) -> Row:
+    return {**row, "amount": None if row["amount"] is None else Decimal(row["amount"])}
 
 
 def arrow_of(rows: Sequence[Row]) -> pa.Table:

@@ -200,7 +200,7 @@ def test_what_executors_asked_of_stores_is_told(spark: SparkSession, tmp_path: P
         assert computed.usage.get_count >= 3
 
 
-@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+@pytest.mark.parametrize("format", ["json", "csv", "parquet", "avro"])
 @pytest.mark.parametrize("timed", [True, False], ids=["data", "clock"])
 async def test_the_driver_reads_none_of_the_data(
     spark: SparkSession, tmp_path: Path, format: str, timed: bool

@@ -294,14 +294,15 @@ async def _create(url: str, spec: SourceSpec) -> tuple[SourceFacts, list[str]]:
 
 
 async def _remarks(location: Location, spec: SourceSpec, info: SourceInfo) -> list[str]:
-    """Return remarks on places without files, and on Parquet types that are not preserved."""
+    """Return remarks on places without files, and on types that are not preserved."""
+    from tidelog.collection.formats.packed.packed import BINARY_FORMATS
     from tidelog.collection.source.files import FilesSource
     from tidelog.collection.source.files_head import empty_places
-    from tidelog.collection.source.infer import parquet_remarks
+    from tidelog.collection.source.infer import typed_remarks
     from tidelog.errors import TidelogError
     from tidelog.store.urls import without_secrets
 
-    is_inferred = info.format == "parquet" and spec.schema is None
+    is_inferred = info.format in BINARY_FORMATS and spec.schema is None
     if len(spec.places) < 2 and not is_inferred:
         return []
     try:
@@ -309,7 +310,9 @@ async def _remarks(location: Location, spec: SourceSpec, info: SourceInfo) -> li
         if not isinstance(source, FilesSource):
             return []
         entries = list((await source.head()).entries)
-        found = await parquet_remarks(entries, source.store) if is_inferred and entries else []
+        found = []
+        if is_inferred and entries:
+            found = await typed_remarks(entries, source.store, format=info.format)
     except TidelogError:
         return []  # The source exists, and 'source status' reports the error.
     if len(spec.places) > 1:

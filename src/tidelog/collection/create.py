@@ -16,6 +16,8 @@ from tidelog.collection.catalog.catalog import (
     SourceInfo,
 )
 from tidelog.collection.collections import Collections
+from tidelog.collection.formats.avro.container import AVRO_FORMAT
+from tidelog.collection.formats.avro.schema import require_fastavro
 from tidelog.collection.formats.csv.guess import guess_csv
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
 from tidelog.collection.formats.json.texts import check_json_name
@@ -216,6 +218,8 @@ async def _inferred(
     """Return the source with its inferred csv dialect or json format, and the schema."""
     if given is None and info.format == TEXT_FORMAT:
         return info, TEXT_COLUMNS
+    if info.format == AVRO_FORMAT:
+        require_fastavro()
     if given is not None and info.format != "csv":
         return info, given
     store = open_store(info.url, clock=clock)

@@ -12,6 +12,7 @@ from typing import Final
 
 from tidelog.collection.catalog.catalog import COLLECTION, FILES
 from tidelog.collection.catalog.retention import parse_retention_ms
+from tidelog.collection.formats.avro.container import AVRO_FORMAT
 from tidelog.collection.formats.csv.guess import CsvOptions, check_csv
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
 from tidelog.collection.formats.text import TEXT_FORMAT
@@ -22,7 +23,7 @@ from tidelog.core.ids import check_name
 from tidelog.errors import UsageError
 from tidelog.store.urls import secrets_in
 
-FORMATS = ("json", ARRAY_FORMAT, "csv", "parquet", TEXT_FORMAT)
+FORMATS = ("json", ARRAY_FORMAT, "csv", "parquet", AVRO_FORMAT, TEXT_FORMAT)
 FORMATS_OF_KINDS = (ROWS, "json", "csv", TEXT_FORMAT)
 ENVELOPES = ("none", "upsert")
 SHARDS_MAX = 256

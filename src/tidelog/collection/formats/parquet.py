@@ -248,10 +248,10 @@ def decode_parquet(
     ]
     misfits += [misfit for *_, lost in done for misfit in lost]
     tables = [one for one, *_ in done] or [_firsts(told.empty_table(), present)]
-    table = _with_sound_text(pa.concat_tables(tables))
-    unknown = unknown_paths(_renamed(told, own), wanted)
+    table = with_sound_text(pa.concat_tables(tables))
+    unknown = unknown_paths(renamed(told, own), wanted)
     return Records(
-        _wanted_columns(table, spelled, wanted),
+        wanted_columns(table, spelled, wanted),
         np.concatenate([begins[:0], *(numbers for _, numbers, _ in done)]),
         lambda some: row_texts(table.take(some)),
         misfits,
@@ -263,11 +263,11 @@ def _unread_group(first: int, rows: int, why: str) -> Misfit:
     return Misfit(first, f"the row group cannot be read: {why}", f"{rows} rows from this one")
 
 
-def _renamed(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+def renamed(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
     return pa.schema([field.with_name(name) for field, name in zip(schema, names, strict=True)])
 
 
-def _wanted_columns(table: pa.Table, spelled: Mapping[str, str], wanted: pa.Schema) -> pa.Table:
+def wanted_columns(table: pa.Table, spelled: Mapping[str, str], wanted: pa.Schema) -> pa.Table:
     """Return the wanted columns, found by the file's spelling; a missing column is all null."""
     rows = table.num_rows
     columns = [
@@ -287,7 +287,7 @@ def _firsts(table: pa.Table, names: Sequence[str]) -> pa.Table:
     return pa.table(plain, names=list(names)) if names else table.select([])
 
 
-def _with_sound_text(table: pa.Table) -> pa.Table:
+def with_sound_text(table: pa.Table) -> pa.Table:
     """Return the table with each text column that is not all UTF-8 converted to bytes.
 
     Parquet writers need not check text, and Arrow does not check it when it reads.

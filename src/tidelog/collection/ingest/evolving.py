@@ -18,13 +18,14 @@ import msgspec
 import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import RenditionInfo, SourceInfo
+from tidelog.collection.formats.avro.container import AVRO_FORMAT, unpack_blocks
 from tidelog.collection.formats.casts import Formats
 from tidelog.collection.formats.csv.decode import decode_csv
 from tidelog.collection.formats.csv.types import types_of
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT, array_lines
 from tidelog.collection.formats.json.texts import check_json_name
 from tidelog.collection.formats.parquet import read_footer
-from tidelog.collection.formats.types import plain_type, without_maps
+from tidelog.collection.formats.types import is_json, json_field, plain_type, without_maps
 from tidelog.collection.source.binding import AddressRange, FileRange
 from tidelog.collection.source.decode import ReadData, record_lines
 from tidelog.collection.source.infer import sample_schema
@@ -216,7 +217,7 @@ class _CsvSample:
 
 @dataclass(slots=True)
 class _TypedSample:
-    """The columns of parquet, or of a kind with columns of its own: the first type of each."""
+    """The columns of parquet, of avro, or of a kind with columns: the first type of each."""
 
     info: SourceInfo
     names: frozenset[str]
@@ -229,13 +230,17 @@ class _TypedSample:
     def add(self, data: ReadData, found: AddressRange) -> None:
         schema: pa.Schema = pa.schema([])
         if isinstance(data, bytes):
-            length = int.from_bytes(data[:8], "little")
-            schema = read_footer(data[8 : 8 + length]).schema.to_arrow_schema()
+            if self.info.format == AVRO_FORMAT:
+                schema = unpack_blocks(data)[0].schema.columns
+            else:
+                length = int.from_bytes(data[:8], "little")
+                schema = read_footer(data[8 : 8 + length]).schema.to_arrow_schema()
         elif self.info.format == ROWS and isinstance(data, pa.Table):
             schema = data.schema
         for one in schema:
             # A column of the source is nullable, also if the file's column is not.
             column = pa.field(one.name, without_maps(plain_type(one.type)))
+            column = json_field(one.name) if is_json(one) else column
             self.found.setdefault(one.name, column)
 
     def columns(self) -> Iterable[pa.Field[Any]]:

@@ -11,6 +11,7 @@ Source: storage, "Definite"; design page 6, "The recipe, as it runs"; decision 3
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Mapping
 from functools import lru_cache
@@ -23,6 +24,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from tidelog.collection.catalog.catalog import COLLECTION, FILES, SourceInfo
+from tidelog.collection.formats.avro.container import AVRO_FORMAT, pack_blocks, read_header
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
 from tidelog.collection.formats.parquet import footer_bytes, pack_range
 from tidelog.collection.formats.records import OFFSET
@@ -93,6 +95,27 @@ _JSON: Final = r"""
 """.lstrip().encode()  # noqa: E501 - a record is one line
 _TEXT: Final = (
     b"\xef\xbb\xbffirst\n two words \r\n\n\t\nZ\xc3\xbcrich\nno \xff text\nlast\x00, without end"
+)
+# A file of three blocks of rows, and one that is damaged: a writer could make other bytes.
+_AVRO: Final = base64.b64decode(
+    """
+T2JqAQQUYXZyby5jb2RlYwhudWxsFmF2cm8uc2NoZW1hrgl7InR5cGUiOiAicmVjb3JkIiwgIm5hbWUiOiAic2FtcGxlIiwg
+ImZpZWxkcyI6IFt7Im5hbWUiOiAiaWQiLCAidHlwZSI6ICJpbnQifSwgeyJuYW1lIjogIm5hbWUiLCAidHlwZSI6IFsibnVs
+bCIsICJzdHJpbmciXX0sIHsibmFtZSI6ICJwcmljZSIsICJ0eXBlIjogWyJudWxsIiwgImZsb2F0Il19LCB7Im5hbWUiOiAi
+YW1vdW50IiwgInR5cGUiOiBbIm51bGwiLCAiZG91YmxlIiwgInN0cmluZyJdfSwgeyJuYW1lIjogImZsYWciLCAidHlwZSI6
+IFsibnVsbCIsICJib29sZWFuIl19LCB7Im5hbWUiOiAiZGF5IiwgInR5cGUiOiBbIm51bGwiLCB7ImxvZ2ljYWxUeXBlIjog
+ImRhdGUiLCAidHlwZSI6ICJpbnQifV19LCB7Im5hbWUiOiAiYXQiLCAidHlwZSI6IFsibnVsbCIsIHsibG9naWNhbFR5cGUi
+OiAibG9jYWwtdGltZXN0YW1wLW1pY3JvcyIsICJ0eXBlIjogImxvbmcifV19LCB7Im5hbWUiOiAidGFncyIsICJ0eXBlIjog
+eyJ0eXBlIjogIm1hcCIsICJ2YWx1ZXMiOiBbIm51bGwiLCAibG9uZyJdfX0sIHsibmFtZSI6ICJraW5kIiwgInR5cGUiOiB7
+InR5cGUiOiAiZW51bSIsICJuYW1lIjogImtpbmRzIiwgInN5bWJvbHMiOiBbImEiLCAiYiJdfX1dfQBzaXh0ZWVuIGJ5dGVz
+LCBtCKICAgIKcGxhaW4CAADAPwIAAAAAAIAkQAIBArazAgLAhK+Cg4mFBgAABAIAAgAAAL4ECi0zLjEwAgACjLUCAoCJ7IKD
+iYUGAgJ4AgIAAgYAAsrySXEAAAACgJLmg4OJhQYAAAYCGFrDvHJpY2gg8J+MigIAAMB/Ao/C9Shc/1hAAgECAQKAm+CEg4mF
+BgICeQAAAHNpeHRlZW4gYnl0ZXMsIG0K3gIIAhRubyBkZWNpbWFsAAQCeAIBAgACgKTahYOJhQYAAAoCDmluZXhhY3QCzczM
+PQIUrkfhehTwPwIBAgACgK3UhoOJhQYAAAwCCGxhdGUCAACAPwQCMQIAAgACgIC+ta6pvgIAAA4CDm5vIHRpbWUCAACAPwQC
+MQIAAgAAAAASAhBpbmZpbml0ZQIAAIB/BBo5OTk5OTk5OTk5Ljk5AgACwILmAgL+m467g4mFBgAAc2l4dGVlbiBieXRlcywg
+bQQE//9zaXh0ZWVuIGJ5dGVzLCBtAlICAg5jaGFuZ2VkAgAAIEACAAAAAACAJEACAQK2swICwISvgoOJhQYAAHNpeHRlZW4g
+Ynl0ZXMsIG0=
+"""
 )
 _NAME: Final = "sample"
 _MARK: Final = b"PAR1"
@@ -193,6 +216,10 @@ def _sample(format: str) -> bytes | pa.Table:
         file: bytes = sink.getvalue().to_pybytes()
         start = len(file) - footer_bytes(file[-8:])
         return pack_range(file[start:], file[len(_MARK) : start])
+    if format == AVRO_FORMAT:
+        header = read_header(_AVRO)
+        size = 0 if header is None else header.size
+        return pack_blocks(_AVRO[:size], _AVRO[size:])
     if format == ROWS:
         rows = _table()
         return rows.append_column(OFFSET, pa.array(range(rows.num_rows), pa.int64()))

@@ -7,7 +7,8 @@ The result for a record depends only on that record, never on its neighbours. So
 how tasks split a range. A whole range is parsed at once, for speed. If a library fails on it, the
 records are tried in parts, and only the record that makes it fail is bad.
 Shape: rows have the schema's columns and ``_offset`` (int64: the byte offset of the record in its
-    file, or the row number in a parquet file). Errors have the columns of `catalog.ERRORS_SCHEMA`.
+    file, or the row number in a parquet file; for avro, see `container.ROW_BITS`). Errors have the
+    columns of `catalog.ERRORS_SCHEMA`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, SourceInfo
+from tidelog.collection.formats.avro.container import AVRO_FORMAT
+from tidelog.collection.formats.avro.decode import decode_avro, split_blocks
 from tidelog.collection.formats.casts import Formats, fit
 from tidelog.collection.formats.csv.decode import decode_csv
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT, array_lines
@@ -157,7 +160,11 @@ def decode_range(
         raise
     except Exception:  # noqa: BLE001 - a file that makes a library fail has bad rows
         if format == "parquet":
-            return _decode_groups_apart(data, found, decode, nothing)
+            groups = split_groups(data, found.start, found.limit)
+            return _decode_groups_apart(groups, "row group", found, decode, nothing)
+        if format == AVRO_FORMAT:
+            groups = split_blocks(data, found.start)
+            return _decode_groups_apart(groups, "block", found, decode, nothing)
         apart = _decode_apart(data, found, dialect if format == "csv" else None, decode)
         return replace(apart, rows=apart.rows if apart.rows.num_columns else nothing)
 
@@ -202,13 +209,13 @@ def _decode_apart(
 
 
 def _decode_groups_apart(
-    data: bytes,
+    groups: Sequence[PackedGroups],
+    what: str,
     found: FileRange,
     decode: Callable[[bytes, FileRange], DecodedRows],
     nothing: pa.Table,
 ) -> DecodedRows:
-    """Decode row groups one by one. Each group that makes a library fail becomes one bad row."""
-    groups = split_groups(data, found.start, found.limit)
+    """Decode row groups, or blocks, one by one. Each that makes a library fail is one bad row."""
 
     def some(start: int, limit: int) -> list[tuple[PackedGroups, DecodedRows]]:
         ranges = [msgspec.structs.replace(found, start=g.low, limit=g.high) for g in groups]
@@ -218,7 +225,7 @@ def _decode_groups_apart(
     misfits = [
         Misfit(
             groups[at].row,
-            f"the row group cannot be decoded: {name}",
+            f"the {what} cannot be decoded: {name}",
             f"{groups[at].rows} rows from this one",
         )
         for at, name in failed.items()
@@ -276,6 +283,8 @@ def _decode(
         records = decode_parquet(
             data, wanted, low=found.start, high=found.limit, folds_case=dialect.folds_case
         )
+    elif format == AVRO_FORMAT:
+        records = decode_avro(data, wanted, base=found.start, folds_case=dialect.folds_case)
     else:
         raise InvariantError("a format that was checked at creation is unknown", format=format)
     formats = _ISO

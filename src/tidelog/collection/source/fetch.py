@@ -2,9 +2,9 @@
 
 Tasks may split text anywhere. A task begins at the first record that starts in its part, and reads
 its last record to the end. For parquet, a task reads the footer, and the row groups whose first
-byte is in its part. Json arrays, csv with line breaks in quotes and compressed text cannot be
-split, so one task reads the whole range: see `can_be_shared`. A file is read in the version that a
-listing showed, or with the bound bytes.
+byte is in its part. For avro, it reads the header and these blocks. Json arrays, csv with line
+breaks in quotes and compressed text cannot be split, so one task reads the whole range: see
+`can_be_shared`. A file is read in the version that a listing showed, or with the bound bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,14 @@ from typing import Final
 import msgspec
 
 from tidelog.collection.catalog.catalog import SourceInfo
+from tidelog.collection.formats.avro.container import (
+    AVRO_FORMAT,
+    MARKER_BYTES,
+    AvroHeader,
+    marker_end,
+    pack_blocks,
+    read_header,
+)
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
 from tidelog.collection.formats.packed.packed import is_packed
 from tidelog.collection.formats.parquet import (
@@ -153,6 +161,9 @@ async def read_share(
     if source.format == "parquet":
         data = await _read_groups(bound, low, high)
         return msgspec.structs.replace(found, start=low, limit=high), data
+    if source.format == AVRO_FORMAT:
+        start, limit, data = await _read_blocks(bound, low, high)
+        return msgspec.structs.replace(found, start=start, limit=limit), data
     if not is_divisible(source):
         at, data = await bound.get(found.start, found.limit)
         return found, data[found.start - at : found.limit - at]
@@ -203,6 +214,64 @@ async def _read_groups(bound: BoundFile, low: int, high: int) -> bytes:
         return pack_range(footer, b"")
     at, data = await bound.get(start, limit)
     return pack_range(footer, data[start - at : limit - at])
+
+
+async def _read_blocks(bound: BoundFile, low: int, high: int) -> tuple[int, int, bytes]:
+    """Return the bounds of the blocks whose first byte is in ``[low, high)``, and these, packed.
+
+    A header that cannot be read is packed too: the decoder turns it into a bad row.
+    """
+    found = bound.found
+    data = await bound.file.get(0, found.head_bytes or READ_ON_BYTES)
+    if found.head and sum_of(data) != found.head:
+        raise bound.file.rewritten()
+    try:
+        header = read_header(data)
+    except CorruptionError:
+        header = None
+    if header is None:
+        return low, high, pack_blocks(data, b"")
+    data = data[: header.size]
+    marker, end = header.marker, found.limit if found.is_summed else found.size_bytes
+    at = max(header.size, low)
+    # The range of a file on a disk begins with a block. Otherwise, a marker is before each block.
+    begins = at == header.size or (found.is_summed and at == found.start)
+    base, blocks = await bound.get(at if begins else at - MARKER_BYTES, max(at, high))
+    start: int | None = at
+    if not begins:
+        start = marker_end(blocks, marker, at, base=base)
+    if start is None or start >= high:
+        return high, high, pack_blocks(data, b"")
+    limit, looked, more = None, high, READ_ON_BYTES
+    while high < end and (limit := marker_end(blocks, marker, looked, base=base)) is None:
+        if base + len(blocks) >= end:
+            break
+        looked = max(high, base + len(blocks))
+        begin, next_ = await bound.get(looked, min(end, looked + more))
+        blocks, more = blocks + next_[base + len(blocks) - begin :], more * 4
+    limit = end if limit is None else limit
+    return start, limit, pack_blocks(data, blocks[start - base : limit - base])
+
+
+async def read_avro_header(
+    file: OpenedFile, size_bytes: int, *, known_bytes: int = 0
+) -> tuple[AvroHeader, bytes]:
+    """Return the header of an avro file, and its bytes.
+
+    Raises:
+        CorruptionError: the file is not avro, or ends within its header.
+    """
+    wanted = known_bytes or READ_ON_BYTES
+    while True:
+        data = await file.get(0, min(wanted, size_bytes))
+        found = read_header(data)
+        if found is not None:
+            return found, data[: found.size]
+        if wanted >= size_bytes:
+            raise CorruptionError(
+                "the header of the avro file is not complete: wait for its writer"
+            )
+        wanted *= 4
 
 
 async def read_footer_of(file: OpenedFile, size_bytes: int, *, known_bytes: int = 0) -> bytes:

@@ -1,4 +1,4 @@
-"""Files as a raw source: json, csv and parquet, in any store.
+"""Files as a raw source: json, csv, parquet and avro, in any store.
 
 An address is a path and a byte offset. Files are ingested in the order of their paths. Each head
 shows new files, and files that have grown. A binding proves the bytes of its ranges. Objects in the
@@ -19,7 +19,7 @@ from typing import Final, cast
 import msgspec
 
 from tidelog.collection.catalog.catalog import SourceInfo
-from tidelog.collection.formats.packed.packed import codec_of
+from tidelog.collection.formats.packed.packed import BINARY_FORMATS, codec_of
 from tidelog.collection.source.binding import (
     BLOCK_BYTES,
     AddressRange,
@@ -98,7 +98,8 @@ ODD_KEY: Final = (
 SEARCHES_MAX: Final = 3  # Each search costs a listing, also for a file that was deleted.
 PIECE_BYTES: Final = 16 * 1024 * 1024
 KEPT_BYTES_MAX: Final = 256 * 1024 * 1024
-# The formats whose surveys decode whole records. For parquet, a survey reads only the time column.
+# The formats whose surveys decode whole records. For the others, a survey reads only the time
+# column.
 # A piece of a json array is not a text that can be decoded by itself.
 _DECODED_WHOLE: Final = frozenset({"json", "csv"})
 
@@ -405,7 +406,7 @@ class FilesSource:
             if rows is not None:
                 return found, rows
         has_other_form = codec_of(path) != codec_of(found.path)
-        if self.info.format != "parquet" and (found.packed or has_other_form):
+        if self.info.format not in BINARY_FORMATS and (found.packed or has_other_form):
             # For a compressed file, the cached spans are of its text, not of its bytes.
             text = join_kept(kept, found.start, found.limit)
             if text is None or not _is_bound(text, found):
@@ -504,7 +505,7 @@ class FilesSource:
             return True
         # A listing does not show whether an object has the source's format. So read the header or
         # the footer of each new object once.
-        has_form = self.info.format == "parquet" or (
+        has_form = self.info.format in BINARY_FORMATS or (
             self.info.dialect is not None and self.info.dialect.has_header
         )
         return asked.before is None and has_form

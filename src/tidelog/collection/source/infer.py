@@ -16,6 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidelog.collection.formats.avro.container import AVRO_FORMAT
+from tidelog.collection.formats.avro.container import MAGIC as AVRO_MAGIC
+from tidelog.collection.formats.avro.schema import AvroSchema, changed_avro_types
 from tidelog.collection.formats.casts import fit
 from tidelog.collection.formats.csv.guess import CsvOptions, guess_csv
 from tidelog.collection.formats.foreign import OLD_LINE_ENDS, has_old_line_ends, why_foreign
@@ -24,8 +27,10 @@ from tidelog.collection.formats.json.decode import decode_json
 from tidelog.collection.formats.json.texts import UNNAMEABLE
 from tidelog.collection.formats.lines import CsvDialect, record_ends
 from tidelog.collection.formats.names import match_names, spelled_once
+from tidelog.collection.formats.packed.packed import BINARY_FORMATS
 from tidelog.collection.formats.parquet import MAGIC, changed_types, footer_bytes, read_footer
-from tidelog.collection.formats.types import json_field, plain_type, without_maps
+from tidelog.collection.formats.types import is_json, json_field, plain_type, without_maps
+from tidelog.collection.source.fetch import OpenedFile, read_avro_header
 from tidelog.collection.source.sample import FILE_BYTES_MAX, FileSample, read_sample
 from tidelog.errors import CorruptionError, UsageError
 from tidelog.persist.format.duck import duck, quoted
@@ -38,7 +43,7 @@ _MIXED: Final = re.compile(r"\b(?:JSON|MAP)\b")
 _INTEGER: Final = "^-?[0-9]{1,38}$"
 _WHOLE: Final = pa.decimal128(38, 0)
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_ENDINGS: Final = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
+_ENDINGS: Final = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".avro": AVRO_FORMAT}
 FILES_MAX = 8
 # DuckDB infers a map for objects with many fields of one type. Two added fields of other types
 # prevent that.
@@ -55,15 +60,15 @@ async def infer_schema(
     places: Sequence[str],
     ignore_case: bool = False,
 ) -> pa.Schema:
-    """Infer the columns of json or parquet from the first files' first 2 MiB each.
+    """Infer the columns of json, parquet or avro from the first files' first 2 MiB each.
 
     Raises:
         UsageError: the ``places`` have no data to infer from, or the data are not of ``format``.
     """
     if not entries:
         raise no_files(places)
-    if format == "parquet":
-        return await _parquet_schema(entries, store)
+    if format in BINARY_FORMATS:
+        return await _typed_schema(entries, store, format)
     samples = [await read_sample(entry, store) for entry in entries[:FILES_MAX]]
     found = _inked(_readable(entries, samples))
     if not found:
@@ -207,6 +212,8 @@ def _readable(entries: Sequence[Entry], samples: Sequence[FileSample]) -> list[F
         first = next(e for e, s in zip(entries, samples, strict=False) if s.why is None)
         if found[0].text.startswith(MAGIC):
             raise UsageError(f"{first.key!r} is a parquet file: add format='parquet'")
+        if found[0].text.startswith(AVRO_MAGIC):
+            raise UsageError(f"{first.key!r} is an avro file: add format='avro'")
         raise UsageError(f"{first.key!r} cannot be read: {_why_no_text(found[0].text)}")
     return plain
 
@@ -379,15 +386,21 @@ def _whole_numbers(schema: pa.Schema, names: Sequence[str], sample: bytes) -> se
     }
 
 
-async def parquet_remarks(entries: Sequence[Entry], store: Store) -> list[str]:
+async def typed_remarks(entries: Sequence[Entry], store: Store, *, format: str) -> list[str]:
     """Return a notice for each column that is left out, or is stored in another type.
 
     Raises:
         UsageError: the first file cannot be read. LocationError: the store failed.
     """
-    missing = [f.name for f in await _parquet_columns(entries, store) if _has_null(f.type)]
+    columns = await _typed_columns(entries, store, format)
+    missing = [f.name for f in columns if _has_null(f.type)]
+    changed: list[str] = []
+    if format == "parquet":
+        changed = changed_types(await _parquet_metadata(entries[0], store))
+    elif entries:
+        changed = changed_avro_types(await _avro_schema_of(entries[0], store))
     return [
-        *changed_types(await _parquet_metadata(entries[0], store)),
+        *changed,
         *(
             f"column {name!r} or a field of it has no value in the first files, so it has no type "
             "and is left out: pass --schema to have it"
@@ -396,9 +409,10 @@ async def parquet_remarks(entries: Sequence[Entry], store: Store) -> list[str]:
     ]
 
 
-async def _parquet_schema(entries: Sequence[Entry], store: Store) -> pa.Schema:
+async def _typed_schema(entries: Sequence[Entry], store: Store, format: str) -> pa.Schema:
     """Return the columns of the first file, without those that have no type in the first files."""
-    found = [(f, _without_nulls(f.type)) for f in await _parquet_columns(entries, store)]
+    columns = await _typed_columns(entries, store, format)
+    found = [(f, _without_nulls(f.type)) for f in columns]
     typed = [field.with_type(dtype) for field, dtype in found if dtype is not None]
     if not typed:
         raise UsageError(
@@ -408,23 +422,42 @@ async def _parquet_schema(entries: Sequence[Entry], store: Store) -> pa.Schema:
     return pa.schema(typed)
 
 
-async def _parquet_columns(entries: Sequence[Entry], store: Store) -> pa.Schema:
+async def _typed_columns(entries: Sequence[Entry], store: Store, format: str) -> pa.Schema:
     """Return the columns of the first file, with types from later files for those without one."""
-    schema = _arrow_columns(await _parquet_metadata(entries[0], store))
+    schema = await _columns_in(entries[0], store, format)
     for entry in entries[1:FILES_MAX]:
         if not any(_has_null(field.type) for field in schema):
             break
         with suppress(UsageError):  # Ingestion reports the file.
-            other = _arrow_columns(await _parquet_metadata(entry, store))
+            other = await _columns_in(entry, store, format)
             typed = {f.name: f for f in other if not _has_null(f.type)}
             schema = pa.schema([typed.get(f.name, f) if _has_null(f.type) else f for f in schema])
     return schema
 
 
-def _arrow_columns(metadata: pq.FileMetaData) -> pa.Schema:
-    columns = metadata.schema.to_arrow_schema()
-    types = ((f.name, without_maps(plain_type(f.type))) for f in columns)
-    return pa.schema([pa.field(name, canonical_type(dtype)) for name, dtype in types])
+async def _columns_in(entry: Entry, store: Store, format: str) -> pa.Schema:
+    if format == AVRO_FORMAT:
+        avro = await _avro_schema_of(entry, store)
+        return pa.schema(map(_storable, avro.columns))
+    return pa.schema(
+        map(_storable, (await _parquet_metadata(entry, store)).schema.to_arrow_schema())
+    )
+
+
+def _storable(field: pa.Field[Any]) -> pa.Field[Any]:
+    dtype = canonical_type(without_maps(plain_type(field.type)))
+    return pa.field(field.name, dtype, metadata=field.metadata if is_json(field) else None)
+
+
+async def _avro_schema_of(entry: Entry, store: Store) -> AvroSchema:
+    file = OpenedFile(store=store, path=entry.key)
+    try:
+        header, _ = await read_avro_header(file, entry.size_bytes)
+        return header.schema
+    except CorruptionError as error:
+        raise UsageError(
+            f"{entry.key!r} cannot be read as avro: {error.sentence}; correct the file, or format="
+        ) from error
 
 
 def _without_nulls(dtype: pa.DataType) -> pa.DataType | None:

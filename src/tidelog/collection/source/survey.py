@@ -10,13 +10,15 @@ from typing import Final
 
 import msgspec
 
+from tidelog.collection.formats.avro.container import AVRO_FORMAT
 from tidelog.collection.formats.csv.decode import header_of
 from tidelog.collection.formats.lines import WHITE
-from tidelog.collection.formats.packed.packed import decode_packed, is_packed
+from tidelog.collection.formats.packed.packed import BINARY_FORMATS, decode_packed, is_packed
 from tidelog.collection.formats.parquet import footer_bytes, group_span, groups_between, read_footer
 from tidelog.collection.source.binding import FileRange, are_blocks, covering, sum_of
 from tidelog.collection.source.decoded_cache import KeepRows
 from tidelog.collection.source.fetch import READ_ON_BYTES, OpenedFile, read_footer_of
+from tidelog.collection.source.survey_avro import survey_blocks
 from tidelog.collection.source.survey_facts import (
     CHANGED,
     SHORTER,
@@ -83,8 +85,8 @@ async def survey_piece(
             # changed. It succeeds if only the listing is older than the binding.
             await file.get(0, 1)
             return SurveyFacts()
-        if job.source.format == "parquet":
-            return await _survey_groups(piece, job, file, clock=clock, keep=keep)
+        if job.source.format in BINARY_FORMATS:
+            return await _survey_binary(piece, job, file, clock=clock, keep=keep)
         if is_packed(asked.path, job.source.format):
             return await survey_packed(
                 piece, job, file, clock=clock, keep=keep, keep_rows=keep_rows, texts=texts
@@ -272,6 +274,17 @@ async def _check_unchanged(before: FileRange, file: OpenedFile) -> None:
         raise file.rewritten()
 
 
+async def _survey_binary(
+    piece: SurveyPiece, job: SurveyJob, file: OpenedFile, *, clock: Clock, keep: Keep | None
+) -> SurveyFacts:
+    asked = piece.candidate
+    if job.source.format != AVRO_FORMAT:
+        return await _survey_groups(piece, job, file, clock=clock, keep=keep)
+    if asked.checked and asked.before is not None and piece.is_first:
+        await _check_unchanged(asked.before, file)
+    return await survey_blocks(piece, job, file, clock=clock, keep=keep)
+
+
 async def _survey_groups(
     piece: SurveyPiece, job: SurveyJob, file: OpenedFile, *, clock: Clock, keep: Keep | None
 ) -> SurveyFacts:
@@ -285,8 +298,8 @@ async def _survey_groups(
         raise file.rewritten()
     footer_bytes(footer[-8:])
     metadata = read_footer(footer)
-    if before is None:
-        check_columns(metadata, job.data_schema.names, job.source.csv, path=asked.path)
+    if before is None and metadata.num_rows:
+        check_columns(metadata.schema.to_arrow_schema().names, job, path=asked.path)
     if asked.start >= asked.limit:
         return SurveyFacts()
     if job.is_light(asked.path):

@@ -165,7 +165,7 @@ def look_at_text(
     surveyed = SurveyFacts(
         sums=b"" if job.is_versioned else sum_blocks(summed, piece.low, asked.block_bytes),
         limit=limit,
-        rest=_RestSums(data, piece, job)(limit) if limit is not None else b"",
+        rest=RestSums(data, piece, job)(limit) if limit is not None else b"",
         ink=ink,
         blocks=tuple(timed.blocks),
         head=sum_of(head) if head else b"",
@@ -213,10 +213,10 @@ def _is_asked(piece: SurveyPiece, whole: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _RestSums:
+class RestSums:
     """The sums of a block's part before an offset, computed from the bytes of a piece."""
 
-    data: bytes
+    data: bytes | memoryview
     piece: SurveyPiece
     job: SurveyJob
 
@@ -344,7 +344,7 @@ def _text_times(
     if decoded is None or decoded.errors.num_rows:
         # A row whose fault is in another column still has a time, so read the time column alone.
         # But a bad row with an old time does not count as late.
-        offsets, times = _times_in(text, found, job, decoded)
+        offsets, times = times_in(text, found, job, decoded)
     else:
         offsets, times = _times_of_rows(decoded.rows, job)
     blocks = text_blocks(
@@ -352,7 +352,7 @@ def _text_times(
         times,
         lower=job.lower,
         block_bytes=piece.candidate.block_bytes,
-        rest_until=_RestSums(data, piece, job),
+        rest_until=RestSums(data, piece, job),
     )
     return _PieceTimes(blocks, decoded, limit)
 
@@ -364,7 +364,7 @@ def _decode_whole(data: bytes, found: FileRange, job: SurveyJob) -> DecodedRows:
     return decode_messages(data, found, schema.data, source=source, required=required)
 
 
-def _times_in(
+def times_in(
     data: bytes, found: FileRange, job: SurveyJob, whole: DecodedRows | None = None
 ) -> tuple[Int64s, Int64s]:
     """Return the offsets and times of the rows with a time; only the time column is decoded.
@@ -417,7 +417,7 @@ def look_at_groups(read: ReadGroups, piece: SurveyPiece, job: SurveyJob) -> Surv
         high = piece.high if limit is None else limit
         summed = memoryview(read.data)[piece.low - read.start : high - read.start]
         sums = sum_blocks(summed, piece.low, block_bytes)
-        rest = _RestSums(read.data, piece, job)(limit) if limit is not None else b""
+        rest = RestSums(read.data, piece, job)(limit) if limit is not None else b""
     first, last = groups_between(metadata, *piece.window)
     is_timed = job.is_timed and first < last
     return SurveyFacts(
@@ -456,7 +456,7 @@ def _group_times(read: ReadGroups, piece: SurveyPiece, job: SurveyJob) -> list[B
     begin, end = group_span(metadata, first, last)
     packed = pack_range(read.footer, read.data[begin - read.start : end - read.start])
     found = FileRange(path=piece.candidate.path, start=low, limit=high)
-    rows, times = _times_in(packed, found, job)
+    rows, times = times_in(packed, found, job)
     sizes = np.array([metadata.row_group(n).num_rows for n in range(last)], np.int64)
     bounds = np.searchsorted(rows, np.concatenate([[0], np.cumsum(sizes)])[first:])
     starts = group_starts(metadata)
@@ -467,7 +467,7 @@ def _group_times(read: ReadGroups, piece: SurveyPiece, job: SurveyJob) -> list[B
             times[bounds[n] : bounds[n + 1]],
             lower=job.lower,
             can_end_before=bool(clean[first + n]),
-            rest_until=_RestSums(read.data, piece, job),
+            rest_until=RestSums(read.data, piece, job),
         )
         for n in range(last - first)
     ]
@@ -514,22 +514,20 @@ def _own_names(names: list[str], columns: Sequence[str], dialect: CsvDialect) ->
     return match_names(names, columns) if dialect.folds_case else names
 
 
-def check_columns(
-    metadata: pq.FileMetaData, columns: Sequence[str], dialect: CsvDialect, *, path: str
-) -> None:
-    """Check that a parquet file with rows has one of the source's columns.
+def check_columns(names: Sequence[str], job: SurveyJob, *, path: str) -> None:
+    """Check that a parquet or avro file with rows has one of the source's columns.
 
     Otherwise each of its rows would consist of nulls.
 
     Raises:
         HeaderDiffers: the file has none of the columns.
     """
-    names = metadata.schema.to_arrow_schema().names
-    if metadata.num_rows and not {*_own_names(names, columns, dialect)} & {*columns}:
+    columns = job.data_schema.names
+    if not {*_own_names([*names], columns, job.source.csv)} & {*columns}:
         other = "add one by 'tidelog source alter', rename them in the file, or move the file away"
         remedy = _remedy(names, columns, other)
         raise HeaderDiffers(
-            f"the parquet file {path!r} has none of the source's columns "
+            f"the {job.source.format} file {path!r} has none of the source's columns "
             f"({', '.join(columns[:8])}); its columns are {', '.join(names[:8])}: "
             f"{remedy}"
         )

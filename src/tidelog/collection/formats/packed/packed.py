@@ -16,6 +16,8 @@ from tidelog.errors import CorruptionError
 Codec = Literal["gzip", "zstd"]
 
 PACKED_RATIO: Final = 8  # The usual ratio of the sizes of text and compressed text.
+# The formats that are not text. They compress parts of themselves, so a file is not one stream.
+BINARY_FORMATS: Final = frozenset({"parquet", "avro"})
 SUFFIXES: Final[dict[str, Codec]] = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -52,8 +54,8 @@ def codec_of(path: str) -> Codec | None:
 
 
 def is_packed(path: str, format: str) -> bool:
-    """Return True if a file is one compressed stream; parquet compresses its pages instead."""
-    return format != "parquet" and codec_of(path) is not None
+    """Return True if a file is one compressed stream; others compress parts of it."""
+    return format not in BINARY_FORMATS and codec_of(path) is not None
 
 
 def encode_packed(packed: PackedRange | None) -> bytes:

@@ -1,0 +1,1 @@
+"""Avro: container files, and how datums become Arrow columns. Pure."""
