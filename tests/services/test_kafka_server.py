@@ -232,11 +232,36 @@ def test_a_broker_ends_with_its_parent(tmp_path: Path) -> None:
     assert until(lambda: not is_alive(int(done.stdout)))
 
 
-def test_a_machine_without_java_or_maven_is_told_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("java", "told"),
+    [
+        (None, "Kafka is not installed: java is missing"),
+        ("11.0.2", 'Kafka is not installed: it needs Java 17, found openjdk version "11.0.2"'),
+    ],
+)
+def test_a_machine_without_java_17_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, java: str | None, told: str
 ) -> None:
-    """The reason of a skip names the program that is missing."""
+    """The reason of a skip names the program, although an earlier run installed the jars."""
+    if java is not None:
+        program = tmp_path / "java"
+        program.write_text(f"#!/bin/sh\necho 'openjdk version \"{java}\"' >&2\n")
+        program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(CannotInstall, match="Kafka is not tested: java is not there to run it"):
-        installs.copy_jars(tmp_path, "", server="Kafka")
+    with pytest.raises(CannotInstall) as caught:
+        KafkaServer(tmp_path)
+
+    assert str(caught.value) == told
+
+
+def test_a_machine_without_maven_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason of a skip names Maven, and a later run tries again."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    for _ in range(2):
+        with pytest.raises(CannotInstall, match="Kafka is not installed: mvn is missing"):
+            installs.installed("x", lambda at: installs.copy_jars(at, "", server="Kafka"))
