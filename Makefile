@@ -18,6 +18,7 @@
 #   make services-stop      stop them (their data stays in services-data/)
 #   make services-status    try them
 #   make clean        remove what the others made, except .venv (make distclean removes that too)
+#                     and services-data, which services that run need
 #
 # PYTEST_ARGS="tests/store -x" runs some tests. VENV=folder keeps the environment elsewhere.
 

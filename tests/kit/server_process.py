@@ -34,7 +34,8 @@ class ServerProcess:
         Args:
             directory: is made by the first start.
             port: of the server, on 127.0.0.1.
-            outlives: lets the process run after this one ends; otherwise the kernel kills it then.
+            outlives: lets the process run on. Otherwise the kernel kills it when the thread that
+                started it ends, also by kill -9.
         """
         self.directory = directory
         self.port = port or free_ports(1)[0]

@@ -159,7 +159,7 @@ def test_compaction_removes_older_rows_of_a_key_within_seconds(
         # A message later than segment.ms closes the segment, which is compacted afterwards.
         producer.produce(topic, "newest", key="k")
         producer.flush(WAIT_S)
-        return read(kafka, topic, 1)[0].offset() != 0
+        return bool(read(kafka, topic, 1)[0].offset() != 0)
 
     assert until(is_compacted)
 
