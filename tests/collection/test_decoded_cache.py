@@ -18,7 +18,7 @@ from kit.clocks import SwiftClock
 from kit.decoding import info_of
 from tidelog.collection.ingest.engine import survey_here
 from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.decode import DecodedRows, TextsNotKept, decode_messages
+from tidelog.collection.source.decode import DecodedRows, TextsNotKept, decode_file
 from tidelog.collection.source.decoded_cache import RowsInMemory
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.port import SurveyResult
@@ -80,7 +80,7 @@ async def shares(
     for low, high in pairwise([found.start, *inner, found.limit]):
         share, data = await source.read(found, low, high)
         kept += isinstance(data, DecodedRows)
-        done.append(decode_messages(data, share, TIMED.data, source=source.info, required=["at"]))
+        done.append(decode_file(data, share, TIMED.data, source=source.info, required=["at"]))
     return kept, done
 
 

@@ -20,7 +20,7 @@ from tidelog.collection.formats.csv.guess import CsvOptions
 from tidelog.collection.ingest.status import source_status
 from tidelog.collection.ingest.tick import Tick
 from tidelog.collection.source import addressed
-from tidelog.collection.source.decode import one_line
+from tidelog.collection.source.decode_messages import one_line
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import GoneError, LocationError, SourceRewritten, UsageError
 from tidelog.location import Location, open_location

@@ -29,11 +29,7 @@ from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.status import source_status
 from tidelog.collection.source import decode, survey
 from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.decode import (
-    ROW_BYTES_MAX,
-    DecodedRows,
-    decode_messages,
-)
+from tidelog.collection.source.decode import ROW_BYTES_MAX, DecodedRows, decode_file
 from tidelog.collection.source.survey_result import look_at_text
 from tidelog.errors import InvariantError
 from tidelog.location import Location
@@ -226,9 +222,9 @@ async def test_what_no_row_is_to_blame_for_is_told_with_its_file_and_offset(
     def breaking(data: bytes, found: FileRange, *given: Any, **more: Any) -> Any:
         if found.path == "0.jsonl":
             raise LibraryError("no such thing")
-        return decode_messages(data, found, *given, **more)
+        return decode_file(data, found, *given, **more)
 
-    monkeypatch.setattr(compute, "decode_messages", breaking)
+    monkeypatch.setattr(compute, "decode_file", breaking)
     with pytest.raises(InvariantError):
         await run_once(await location.sources.ingester("c"))
 

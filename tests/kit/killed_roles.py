@@ -35,11 +35,15 @@ class Role:
 
 @dataclass(slots=True)
 class Roles:
-    """The commands of a location by name, all of which run at the same time."""
+    """The commands of a location by name, all of which run at the same time.
+
+    A command whose output has the text ``forgives`` may end by itself.
+    """
 
     url: str
     folder: Path
     dice: random.Random
+    forgives: str = SUCCEEDED
     running: dict[str, Role] = field(default_factory=dict)
     kills: int = 0
     faults: list[str] = field(default_factory=list)
@@ -72,7 +76,7 @@ class Roles:
             if ended is None:
                 self.kills += 1
                 _kill(role)
-            elif SUCCEEDED not in role.said.read_text():
+            elif self.forgives not in role.said.read_text():
                 self.faults.append(f"{name} ended with {ended}: {role.said.read_text()[-2_000:]}")
             self.start(name, *map(str, command[5:]), once=role.once)
 

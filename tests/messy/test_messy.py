@@ -18,7 +18,7 @@ from messy.case import run_case
 from tidelog.collection.formats import casts
 from tidelog.collection.ingest import compute, envelope
 from tidelog.collection.source import decode
-from tidelog.collection.source.decode import DecodedRows, decode_messages
+from tidelog.collection.source.decode import DecodedRows, decode_file
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.moves import Moves
 
@@ -82,14 +82,14 @@ def test_a_row_that_is_taken_twice_at_a_cut_is_seen(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The canary: a decoder that doubles the first row of a later range is detected."""
-    decoded = decode_messages
+    decoded = decode_file
 
     def doubling(data: Any, found: Any, *given: Any, **named: Any) -> DecodedRows:
         done = decoded(data, found, *given, **named)
         again = [done.rows.slice(0, 1)] if found.start > 0 else []
         return DecodedRows(pa.concat_tables([done.rows, *again]), done.errors, done.dropped)
 
-    monkeypatch.setattr(compute, "decode_messages", doubling)
+    monkeypatch.setattr(compute, "decode_file", doubling)
 
     assert caught(folder, within=25)
 

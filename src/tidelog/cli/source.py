@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -65,6 +65,8 @@ def create(
     log: options.Log = None,
     generator: options.Generator = None,
     collection: options.Collection = None,
+    kafka: options.Kafka = None,
+    topic: options.Topic = None,
     column: options.TextColumn = None,
     kind: options.Kind = None,
     setting: options.Settings = None,
@@ -89,14 +91,17 @@ def create(
     ignore_case: options.IgnoreCase = False,
     evolve: options.Evolve = False,
     keep_bindings: options.KeepBindings = None,
+    include: options.Include = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a source and its collection, and show their columns."""
     from tidelog.collection.spec_types import SourceSpec
 
-    read, settings = options.what_is_read(
-        files, log, generator, kind, setting, collection=collection, column=column
-    )
+    inputs = {"files": files, "log": log, "kafka": kafka, "generator": generator}
+    inputs |= {"collection": collection, "kind": kind}
+    read, settings = options.what_is_read(inputs, setting, column=column, topics=topic)
+    form: dict[str, Any] = {"delimiter": delimiter, "quote": quote, "null": null, "header": header}
+    form |= {"multiline": multiline, "date_format": date_format}
     spec = SourceSpec(
         name=name,
         files=tuple(files or ()),
@@ -113,18 +118,11 @@ def create(
         delete_when=delete_when,
         schema=schema,
         shards=shards,
-        csv=csv_options(
-            delimiter=delimiter,
-            quote=quote,
-            null=null,
-            date_format=date_format,
-            timestamp_format=timestamp_format,
-            header=header,
-            multiline=multiline,
-        ),
+        csv=csv_options(**form, timestamp_format=timestamp_format),
         ignore_case=ignore_case,
         evolve=evolve,
         keep_bindings=keep_bindings,
+        include=tuple(column for part in include or () for column in split_names(part)),
     )
     _show_created(*asyncio.run(_create(location_url(context), spec)), as_json=as_json)
 

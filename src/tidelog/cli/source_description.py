@@ -153,6 +153,7 @@ def status_object(found: SourceStatus) -> dict[str, object]:
         "held_bytes": found.held_bytes,
         "files": found.files,
         "reached": dict(found.reached),
+        "lag": dict(found.lag),
         "late": found.late,
         "bad": found.bad,
         "notes": dict(found.notes),
@@ -229,7 +230,14 @@ def _reached_fields(found: SourceStatus) -> list[Field]:
     reached = found.reached.items()
     if found.kind == "collection":  # The addresses are times, and the last one is complete.
         return [("read to", [f"{path}: {_complete_to(limit)}" for path, limit in reached])]
-    return [("read to", [f"{path}: {limit:,}" for path, limit in reached])]
+    paths = sorted({*found.reached, *found.lag})
+    return [("read to", [_reached_text(path, found) for path in paths])]
+
+
+def _reached_text(path: str, found: SourceStatus) -> str:
+    at, left = found.reached.get(path), found.lag.get(path)
+    told = f"{path}: " + ("nothing yet" if at is None else f"{at:,}")
+    return told if not left else f"{told}, {left:,} left"
 
 
 def _run_lines(found: SourceStatus) -> list[str]:

@@ -45,6 +45,30 @@ Collection = Annotated[
         "(docs/guides/raw-collections.md).",
     ),
 ]
+Kafka = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Instead of files: topics of Kafka, from this broker; several with commas. --set "
+        "configures the client (docs/guides/kafka.md).",
+    ),
+]
+Topic = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TOPIC",
+        help="With --kafka: the topic; may be repeated. '^orders-.*' is a pattern, also for later "
+        "topics.",
+    ),
+]
+Include = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMNS",
+        help="With --format, for a source that reads no files: columns of the source next to the "
+        "fields of the text, as in 'key,timestamp=at'.",
+    ),
+]
 TextColumn = Annotated[
     str | None,
     typer.Option(
@@ -153,53 +177,56 @@ Shards = Annotated[int, SHARDS]
 
 
 def what_is_read(
-    files: list[str] | None,
-    log: str | None,
-    generator: str | None,
-    kind: str | None,
+    inputs: Mapping[str, str | list[str] | None],
     settings: list[str] | None,
     *,
-    collection: str | None = None,
-    column: str | None = None,
+    column: str | None,
+    topics: list[str] | None,
 ) -> tuple[str, Mapping[str, str]]:
-    """Return the kind of a source and its settings, from the options.
+    """Return the kind of a source and its settings, from the options that name an input.
 
     Raises:
         UsageError: the options name no kind or several kinds, or a setting is not NAME=VALUE.
     """
-    given = {
-        "--files": files or None,
-        "--log": log,
-        "--generator": generator,
-        "--collection": collection,
-        "--kind": kind,
-    }
-    named = [option for option, value in given.items() if value is not None]
+    named = {name: value for name, value in inputs.items() if value}
     if len(named) > 1:
-        raise UsageError(f"{' and '.join(named)} exclude each other: a source reads one of them")
+        options = " and ".join(f"--{name}" for name in named)
+        raise UsageError(f"{options} exclude each other: a source reads one of them")
     if not named:
-        raise UsageError(
-            "the source has no data to read: pass --files, --log, --generator, --collection "
-            "or --kind"
-        )
+        *most, last = (f"--{name}" for name in inputs)
+        raise UsageError(f"the source has no data to read: pass {', '.join(most)} or {last}")
+    ((name, value),) = named.items()
+    given = _settings_in(settings)
+    if column is not None and name != "collection":
+        raise UsageError("--column names a column of --collection: pass that, or remove --column")
+    if topics and name != "kafka":
+        raise UsageError("--topic names a topic of --kafka: pass that, or remove --topic")
+    if name == "collection":
+        given |= {} if column is None else {"column": column}
+    if name == "kafka":
+        given |= {"topic": ",".join(topics)} if topics else {}
+    if name in _SETTING_OF:
+        return name, {**given, _SETTING_OF[name]: str(value)}
+    return str(value) if name == "kind" else name, given
+
+
+# The setting that has the value of an option, by the option's name, which is that of a kind.
+_SETTING_OF = {
+    "collection": "collection",
+    "log": "log",
+    "generator": "shape",
+    "kafka": "servers",
+}
+
+
+def _settings_in(settings: list[str] | None) -> dict[str, str]:
     found: dict[str, str] = {}
     for setting in settings or ():
         name, mark, value = setting.partition("=")
         if not mark or not name or name in found:
             raise UsageError(f"--set {setting!r}: write NAME=VALUE, and each name once")
         found[name] = value
-    if column is not None and collection is None:
-        raise UsageError("--column names a column of --collection: pass that, or remove --column")
-    if collection is not None:
-        chosen = {} if column is None else {"column": column}
-        return "collection", {**found, **chosen, "collection": collection}
-    if log is not None:
-        return "log", {**found, "log": log}
-    if generator is not None:
-        return "generator", {**found, "shape": generator}
-    from tidelog.collection.catalog.catalog import FILES
-
-    return kind or FILES, found
+    return found
 
 
 Delimiter = Annotated[

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -27,7 +28,7 @@ from tidelog.collection.formats.text import TEXT_COLUMNS, TEXT_FORMAT, check_tex
 from tidelog.collection.formats.times import check_time_type
 from tidelog.collection.formats.types import parse_schema
 from tidelog.collection.ingest.program import program_of
-from tidelog.collection.source.decode import record_lines
+from tidelog.collection.source.decode_messages import record_lines
 from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.files_head import refuse_own_location
 from tidelog.collection.source.infer import (
@@ -37,7 +38,7 @@ from tidelog.collection.source.infer import (
     no_files,
     sample_schema,
 )
-from tidelog.collection.source.kind import BODY, ROWS, told
+from tidelog.collection.source.kind import ROWS, told
 from tidelog.collection.source.kinds import open_kind
 from tidelog.collection.spec_types import SourceSpec
 from tidelog.collection.upstream import NewFollowed
@@ -63,8 +64,13 @@ class Described(Protocol):
         """Return the columns of its rows."""
         ...
 
-    async def sample(self) -> list[bytes]:
-        """Return some texts of the column `BODY`."""
+    @property
+    def body(self) -> str:
+        """Return the name of the column with the text to decode."""
+        ...
+
+    async def sample(self) -> pa.Table:
+        """Return some of its first rows."""
         ...
 
 
@@ -165,6 +171,7 @@ def _info_of(spec: SourceSpec, *, location_url: str, clock: Clock) -> SourceInfo
         created_us=clock.now_us(),
         evolve=spec.evolve or msgspec.UNSET,
         keeps_bindings=keeps or msgspec.UNSET,
+        include=spec.includes or msgspec.UNSET,
     )
 
 
@@ -185,16 +192,46 @@ async def _columns_of(
                 f"are {', '.join(own.names)}"
             )
         return CsvDialect(), own if given is None else given
-    if BODY not in own.names:
+    if kind.body not in own.names:
         raise UsageError(
             f"a source of the kind {kind.name!r} has no text to decode: remove format="
         )
+    lacks = [n for n in spec.includes.values() if n not in own.names or n == kind.body]
+    if lacks:
+        others = ", ".join(name for name in own.names if name != kind.body)
+        raise UsageError(
+            f"include= has {lacks[0]!r}, which is not a column next to the text of this source: "
+            f"those columns are {others}"
+        )
+    is_body_given = given is not None and spec.read_as != "csv"
+    sample = None if is_body_given and not spec.includes else await kind.sample()
+    said = None if given is None else pa.schema([f for f in given if f.name not in spec.includes])
+    dialect, found = _body_columns(spec, said, [] if sample is None else _bodies(sample, kind.body))
+    if sample is None:
+        return dialect, found
+    return dialect, _with_included(found, given, sample, spec)
+
+
+def _bodies(sample: pa.Table, body: str) -> list[bytes]:
+    return [one for one in sample.column(body).cast(pa.binary()).to_pylist() if one]
+
+
+def _body_columns(
+    spec: SourceSpec, given: pa.Schema | None, bodies: Iterable[bytes]
+) -> tuple[CsvDialect, pa.Schema]:
+    """Return the csv dialect and the columns of decoded bodies, given or inferred.
+
+    Raises:
+        UsageError: no columns are given, and there are no bodies to infer them from.
+    """
+    if given is not None and not given.names:
+        raise UsageError("schema= has no field of the text: add one, or use format='rows'")
     if spec.read_as == TEXT_FORMAT:
         return CsvDialect(), TEXT_COLUMNS if given is None else given
     is_csv = spec.read_as == "csv"
     if given is not None and not is_csv:
         return CsvDialect(), given
-    lines = record_lines(await kind.sample(), spec.read_as)
+    lines = record_lines(bodies, spec.read_as)
     sample = b"".join(line + b"\n" for line in lines if line)
     if is_csv and sample:
         said = msgspec.structs.replace(spec.csv, header=False, multiline=False)
@@ -210,6 +247,41 @@ async def _columns_of(
     if given is None:
         return CsvDialect(), sample_schema(sample)
     return msgspec.structs.replace(spec.csv.dialect(), names=tuple(given.names)), given
+
+
+def _with_included(
+    found: pa.Schema, given: pa.Schema | None, sample: pa.Table, spec: SourceSpec
+) -> pa.Schema:
+    """Return the columns of the text with the included ones; bytes that are all text become text.
+
+    Raises:
+        UsageError: the text has a field with the name of an included column.
+    """
+    twins = [name for name in spec.includes if name in found.names]
+    if twins:
+        column = spec.includes[twins[0]]
+        raise UsageError(
+            f"the text has a field {twins[0]!r}, too: give the included column another name, as "
+            f"include='{column}=message_{column}'"
+        )
+    own = [
+        pa.field(name, _type_of(sample.column(column))) for name, column in spec.includes.items()
+    ]
+    if given is None:
+        return pa.schema([*found, *own])
+    return pa.schema([*given, *(one for one in own if one.name not in given.names)])
+
+
+def _type_of(column: pa.ChunkedArray[Any]) -> pa.DataType:
+    """Return the type of an included column: text for bytes that are text in each row so far."""
+    dtype: pa.DataType = column.type
+    if not pa.types.is_binary(dtype):
+        return dtype
+    try:
+        column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return dtype
+    return pa.string()
 
 
 async def _inferred(
@@ -255,7 +327,7 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
         UsageError: a column that the spec names is missing, or has an unsuitable type.
     """
     if spec.read_as == TEXT_FORMAT:
-        check_text_columns(given)
+        check_text_columns(pa.schema([one for one in given if one.name not in spec.includes]))
     known = joined_names(given.names)
     for option, columns in (("key=", spec.key), ("time_column=", (spec.time_column,))):
         for column in columns:

@@ -177,6 +177,7 @@ def _full_spec(spec: RenditionSpec, base: SourceInfo, of: RenditionInfo) -> Sour
         kind=base.kind,
         settings=base.settings,
         format=base.format,
+        include=[f"{column}={name}" for name, column in base.includes.items()],
         retain=retention_text(base.retain_ms),
         schema=spec.schema,
         csv=spec.csv,

@@ -52,7 +52,9 @@ class SourceSpec:
         the data, with inferred types. The default ``format`` is json for files. Sources of
         other kinds keep their own columns by default. With ``keep_bindings``, the source remembers
         which data it read at each time, so a new rendition can read the same; None means True for
-        sources of files only.
+        sources of files only. ``include`` adds columns of the kind to the fields of the decoded
+        text, such as "key" or "timestamp=at" (the kind's name of a column, and the name that it
+        gets). If the key is of these, a message without a body deletes the row of its key.
     """
 
     name: str
@@ -74,6 +76,28 @@ class SourceSpec:
     ignore_case: bool = False
     evolve: bool = False
     keep_bindings: bool | None = None
+    include: Sequence[str] = ()
+
+    @property
+    def includes(self) -> dict[str, str]:
+        """Return the kind's names of the included columns, by the names that they get.
+
+        Raises:
+            UsageError: a name is empty, or two columns get one name.
+        """
+        found: dict[str, str] = {}
+        for one in self.include:
+            column, mark, name = one.partition("=")
+            name = name if mark else column
+            if not column or not name:
+                raise UsageError(f"include={one!r}: write the name of a column, or COLUMN=NAME")
+            if name in found:
+                raise UsageError(
+                    f"include= has two columns named {name!r}: name one otherwise, as "
+                    f"'{column}=other_{column}'"
+                )
+            found[name] = column
+        return found
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -90,7 +114,13 @@ class SourceSpec:
     @property
     def keeps_deletions(self) -> bool:
         """Return True if the ingester must remember deletions: older rows may arrive later."""
-        return self.time_column is not None and self.delete_when is not None
+        deletes = self.delete_when is not None or self.has_tombstones
+        return self.time_column is not None and deletes
+
+    @property
+    def has_tombstones(self) -> bool:
+        """Return True if a message without a body deletes the row of its key."""
+        return self.envelope == "upsert" and {*self.key} <= self.includes.keys()
 
     @property
     def max_ahead_ms(self) -> int | None:
@@ -134,6 +164,7 @@ class SourceSpec:
         check_name(self.name, of="name of a source")
         self._check_secrets()
         self._check_kind()
+        self._check_included()
         _one_of("envelope=", self.envelope, ENVELOPES)
         _one_of("time_unit=", self.time_unit, tuple(UNITS))
         _ = self.max_ahead_ms, self.lateness_ms, self.retain_ms
@@ -175,7 +206,23 @@ class SourceSpec:
             )
         self._check_plain("a source of a collection has the updates of that one, with their times")
 
+    def _check_included(self) -> None:
+        if not self.includes:
+            return
+        if self.kind in (FILES, COLLECTION):
+            raise UsageError(
+                f"a source of the kind {self.kind!r} has no columns next to its text: remove "
+                "include="
+            )
+        if self.read_as == ROWS:
+            raise UsageError(
+                "include= adds columns to decoded text, and the format 'rows' has all columns: "
+                "remove include=, or pass format="
+            )
+
     def _check_text(self) -> None:
+        if self.include and not self.ignore_case and not self.evolve:
+            return  # The key and the times are in the included columns.
         self._check_plain(
             "format='text' makes a row of each line, with one column",
             ignore_case=self.ignore_case,
@@ -247,6 +294,7 @@ def check_types(spec: SourceSpec) -> None:
         if value is not None:
             check_kind(value, str, f"{name} must be a str, such as {such!r}")
     _check_several("key", spec.key, ("id",), str)
+    _check_several("include", spec.include, ("key", "timestamp=at"), str)
     if spec.files is not None and not isinstance(spec.files, str | os.PathLike):
         _check_several("files", spec.files, ("./2025", "./inbox"), str | os.PathLike)
     if not all(isinstance(text, str) for one in spec.settings.items() for text in one):

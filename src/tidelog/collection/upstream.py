@@ -327,6 +327,7 @@ class NewFollowed:
     collections: Collections
     info: SourceInfo
     name: str = COLLECTION
+    body: str = BODY
     _upstream: Collection | None = None
     _settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -363,17 +364,17 @@ class NewFollowed:
         """Return the settings to store: they name the upstream for good."""
         return self._settings
 
-    async def sample(self) -> list[bytes]:
+    async def sample(self) -> pa.Table:
         """Return about 2 MiB of the texts of the column, to infer columns from."""
-        column, found, size = self._settings[COLUMN], [], 0
+        column, size = self._settings[COLUMN], 0
+        found = [(await self.columns()).empty_table()]
         with suppress(AsOfNotComplete):
             async for rows in self._there.scan(columns=[column]):
-                texts = rows.column(column).cast(pa.binary()).to_pylist()
-                found += [text for text in texts if text]
+                found.append(rows.rename_columns([BODY]))
                 size += rows.nbytes
                 if size >= SAMPLE_BYTES:
                     break
-        return found
+        return pa.concat_tables(found)
 
     @property
     def _there(self) -> Collection:

@@ -24,13 +24,7 @@ from tidelog.errors import CorruptionError, NameTaken, NoSuchCollection, UsageEr
 from tidelog.persist.format.schema import ShardSchema, decode_schema, shard_schema
 
 CATALOG_SCHEMA: Final = shard_schema(
-    pa.schema(
-        {
-            "kind": pa.string(),
-            "name": pa.string(),
-            "value": pa.string(),
-        }
-    ),
+    pa.schema({"kind": pa.string(), "name": pa.string(), "value": pa.string()}),
     key=["kind", "name"],
 )
 _ERROR_COLUMNS: Final[dict[str, pa.DataType]] = {
@@ -153,6 +147,8 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
         binding is forgotten. Both are absent otherwise, so the entry has the bytes that earlier
         versions wrote. ``program`` has digests of the code that decides rows, by the names of their
         samples (see `collection.ingest.program`); sources of earlier versions lack it.
+        ``include`` has columns of the kind that come next to the fields of the decoded text: the
+        kind's names, by those of the columns.
     Units: a row whose time is more than ``max_ahead_ms`` after the clock is bad. The upper stays
         ``lateness_ms`` behind the newest time of the data. Times older than ``retain_ms`` become
         unreadable; None keeps the whole past.
@@ -180,6 +176,12 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     evolve: bool | msgspec.UnsetType = msgspec.UNSET
     keeps_bindings: bool | msgspec.UnsetType = msgspec.UNSET
     program: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    include: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def includes(self) -> Mapping[str, str]:
+        """Return the kind's names of the included columns, by the names of the columns."""
+        return {} if self.include is msgspec.UNSET else self.include
 
     @property
     def is_clocked(self) -> bool:

@@ -39,10 +39,11 @@ from tidelog.collection.source.binding import AddressRange, Binding
 from tidelog.collection.source.decode import (
     ReadData,
     TextsNotKept,
-    decode_messages,
+    decode_file,
     errors_table,
     required_columns,
 )
+from tidelog.collection.source.decode_messages import TOMBSTONE, decode_messages
 from tidelog.collection.source.followed import followed_updates
 from tidelog.collection.source.kind import SourceKind
 from tidelog.core.clock import Clock
@@ -145,10 +146,14 @@ def _shape(data: ReadData, found: AddressRange, rank: int, job: Job) -> ShapedRa
         return ShapedRange(*followed_updates(data, found, schema, source))
     required = required_columns(source, schema)
     own = decode_schema(job.columns[found.schema_id]) if job.columns else schema
-    decoded = decode_messages(data, found, own.data, source=source, required=required)
+    if isinstance(data, pa.Table):
+        decoded = decode_messages(data, found, own.data, source=source, required=required)
+    else:
+        decoded = decode_file(data, found, own.data, source=source, required=required)
     rows, errors, dropped = decoded.rows, decoded.errors, decoded.dropped
     if own is not schema:
-        rows = fitted(rows, [*schema.names, OFFSET], schema.data)
+        marks = [TOMBSTONE] if TOMBSTONE in rows.column_names else []
+        rows = fitted(rows, [*schema.names, OFFSET, *marks], schema.data)
     done, failed = do_without_bad_rows(
         rows.num_rows,
         lambda start, limit: _stamped(rows.slice(start, limit - start), found, rank, job),
@@ -230,12 +235,15 @@ def _probe(messages: pa.Table, job: Job) -> pa.Table:
 def _deletes(rows: pa.Table, source: SourceInfo, schema: ShardSchema) -> tuple[Bools, Bools]:
     """Return a mask of the rows that delete, and one of the rows on which the SQL fails."""
     failing = np.zeros(rows.num_rows, dtype=np.bool_)
+    dead = failing
+    if TOMBSTONE in rows.column_names:
+        dead = np.asarray(rows.column(TOMBSTONE).to_numpy(), dtype=np.bool_)
     if source.delete_when is None:
-        return failing, failing
+        return dead, failing
     predicate = _checked(source.delete_when, schema.encoded)
     data = rows.select(schema.names)
     try:
-        return predicate.mask(data), failing
+        return dead | predicate.mask(data), failing
     except ExpressionTooSlow:
         raise  # The time depends on the machine, so no row may be called bad for it.
     except UsageError:
@@ -244,7 +252,7 @@ def _deletes(rows: pa.Table, source: SourceInfo, schema: ShardSchema) -> tuple[B
             raise
         deletes = np.zeros(rows.num_rows, dtype=np.bool_)
         deletes[~failing] = predicate.mask(data.filter(pa.array(~failing)))
-        return deletes, failing
+        return dead | deletes, failing & ~dead
 
 
 @lru_cache(maxsize=16)

@@ -27,7 +27,8 @@ from tidelog.collection.formats.json.texts import check_json_name
 from tidelog.collection.formats.parquet import read_footer
 from tidelog.collection.formats.types import is_json, json_field, plain_type, without_maps
 from tidelog.collection.source.binding import AddressRange, FileRange
-from tidelog.collection.source.decode import ReadData, record_lines
+from tidelog.collection.source.decode import ReadData
+from tidelog.collection.source.decode_messages import record_lines
 from tidelog.collection.source.infer import sample_schema
 from tidelog.collection.source.kind import BODY, ROWS
 from tidelog.collection.source.port import RawSource

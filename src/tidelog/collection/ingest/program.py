@@ -149,7 +149,10 @@ def program_of(info: SourceInfo) -> dict[str, str]:
     Raises:
         UsageError: the source's kind is not installed here, or its version is no whole number.
     """
-    upsert, timed = info.envelope == "upsert", info.time_column is not None
+    # The key and the time of a line of text are in columns next to it.
+    is_text = info.format == TEXT_FORMAT
+    upsert = info.envelope == "upsert" and not is_text
+    timed = info.time_column is not None and not is_text
     kept = "-".join(["upsert"] * upsert + ["time"] * timed) or "append"
     found = {f"{info.format} {kept} 1": _digest(info.format, upsert=upsert, timed=timed)}
     if info.kind not in (FILES, COLLECTION):

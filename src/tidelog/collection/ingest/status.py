@@ -10,6 +10,7 @@ from tidelog.collection.catalog.catalog import FILES, SourceInfo
 from tidelog.collection.ingest.health import Health, decode_health, health_path
 from tidelog.collection.ingest.ingest import Ingester
 from tidelog.collection.ingest.notes import load_notes
+from tidelog.collection.source.addressed import AddressedHead
 from tidelog.collection.source.binding import FileRange, Taken
 from tidelog.collection.source.given_up import path_of_key
 from tidelog.collection.source.moves import names_by_path, shown_path
@@ -33,7 +34,8 @@ class SourceStatus:
     Shape: ``kind`` is that of the source: files, log, collection and so on. ``trouble`` is the
         error if the source cannot be listed; ``left_bytes`` is then None. ``reached`` has the next
         address of each path, for a source that does not read files. It is empty for a source of
-        files; ``files`` is None for the others. ``notes`` are reports about files that no user has
+        files; ``files`` is None for the others. ``lag`` has the addresses that are left of each
+        path, if the source counts messages. ``notes`` are reports about files that no user has
         acknowledged, by path. ``skipped`` has the skipped files, with the time of the skip in
         microseconds.
     Units: ``upper`` and ``since`` are in milliseconds. ``left_bytes`` are not ingested yet.
@@ -48,6 +50,7 @@ class SourceStatus:
     left_bytes: int | None
     files: int | None
     reached: Mapping[str, int]
+    lag: Mapping[str, int]
     lateness_ms: int
     retain_ms: int | None
     since: int
@@ -71,8 +74,11 @@ async def source_status(ingester: Ingester) -> SourceStatus:
     upper, taken = await taken_now(ingester)
     held = () if upper.is_empty else (await ingester.progress(ingester.resumes_at.time)).held
     left, trouble, is_files = None, None, ingester.info.kind == FILES
+    lag: Mapping[str, int] = {}
     try:
-        left = (await ingester.source.head()).left_bytes(taken)
+        head = await ingester.source.head()
+        left = head.left_bytes(taken)
+        lag = head.left_addresses(taken) if isinstance(head, AddressedHead) else {}
     except TidelogError as error:
         # Users ask for the status when a source cannot be reached, so the rest is still returned.
         trouble = str(error)
@@ -83,6 +89,7 @@ async def source_status(ingester: Ingester) -> SourceStatus:
         left_bytes=left,
         files=count_files(taken) if is_files else None,
         reached={} if is_files else {path: taken[path].limit for path in sorted(taken)},
+        lag=lag,
         lateness_ms=known.lateness_ms,
         retain_ms=known.retain_ms,
         since=max(shard.state.since or 0 for shard in ingester.outputs),

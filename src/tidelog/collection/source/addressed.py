@@ -20,9 +20,18 @@ from tidelog.collection.catalog.catalog import SourceInfo
 from tidelog.collection.formats.records import OFFSET
 from tidelog.collection.formats.times import times_of
 from tidelog.collection.source.binding import AddressRange, Taken
-from tidelog.collection.source.decode import ReadData, decode_messages, required_columns
+from tidelog.collection.source.decode import ReadData, required_columns
+from tidelog.collection.source.decode_messages import OWN, decode_messages
 from tidelog.collection.source.given_up import GivenUp, skip_key, with_gaps
-from tidelog.collection.source.kind import ADDRESS, Frontier, RowRange, SourceKind, told
+from tidelog.collection.source.kind import (
+    ADDRESS,
+    BODY,
+    ROWS,
+    Frontier,
+    RowRange,
+    SourceKind,
+    told,
+)
 from tidelog.collection.source.port import Plan, SourceHead, Survey
 from tidelog.collection.source.survey_facts import (
     AnyPiece,
@@ -57,6 +66,11 @@ class AddressedHead:
 
     def left_bytes(self, taken: Taken) -> int:
         return sum(self._left(path, self._start(path, taken)) for path in self.reached)
+
+    def left_addresses(self, taken: Taken) -> Mapping[str, int]:
+        """Return the number of addresses of each path after ``taken`` and up to this head."""
+        left = ((path, end - self._start(path, taken)) for path, end in self.reached.items())
+        return {path: max(0, count) for path, count in sorted(left)}
 
     def left_after(self, left_bytes: int, taken: Taken, ranges: Iterable[AddressRange]) -> int:
         done = ((r, self._start(r.path, taken)) for r in ranges)
@@ -113,12 +127,22 @@ class AddressedSource:
     _recognised: set[str] = field(default_factory=set)
     _given_up: GivenUp = field(default_factory=GivenUp)
 
+    def __post_init__(self) -> None:
+        self.kind.wanted = self._wanted()
+
+    def _wanted(self) -> frozenset[str] | None:
+        """Return the columns that are decoded; None if values of the others are counted."""
+        if self.info.format != ROWS:
+            return frozenset([self.kind.body, *self.info.includes.values()])
+        return frozenset(self.schema.names) if self.info.kind in OWN else None
+
     @property
     def range_type(self) -> type[AddressRange]:
         return RowRange
 
     def adopt(self, schema: ShardSchema) -> None:
         self.schema = schema
+        self.kind.wanted = self._wanted()
 
     def pass_over(self, paths: frozenset[str]) -> None:
         """See `RawSource`; the paths are keys of ranges, see `GivenUp`."""
@@ -215,8 +239,13 @@ class AddressedSource:
         with told(self.kind):
             if found.start >= found.limit:  # The whole range is given up.
                 columns = await self.kind.columns()
-                return columns.append(pa.field(ADDRESS, pa.int64())).empty_table()
-            return pa.concat_tables([batch async for batch in self.kind.read(found)])
+                rows = columns.append(pa.field(ADDRESS, pa.int64())).empty_table()
+            else:
+                rows = pa.concat_tables([batch async for batch in self.kind.read(found)])
+        if self.info.format == ROWS or self.kind.body == BODY:
+            return rows
+        names = [BODY if name == self.kind.body else name for name in rows.column_names]
+        return rows.rename_columns(names)
 
     async def _surveyed(
         self, asked: Sequence[RowRange], taken: Taken, job: SurveyJob, survey: Survey

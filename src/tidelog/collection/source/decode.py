@@ -13,9 +13,8 @@ Shape: rows have the schema's columns and ``_offset`` (int64: the byte offset of
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -40,21 +39,16 @@ from tidelog.collection.formats.records import (
     Texts,
     do_without_bad_rows,
     listed,
-    row_texts,
     shown,
     texts_of,
 )
 from tidelog.collection.formats.text import TEXT_FORMAT, decode_text
 from tidelog.collection.formats.types import sql_type_of
 from tidelog.collection.source.binding import AddressRange, FileRange
-from tidelog.collection.source.kind import BODY, ROWS
 from tidelog.errors import CorruptionError, InvariantError, TidelogError
 from tidelog.persist.format.part import large_rows
 from tidelog.persist.format.schema import ShardSchema
 
-# The columns of these kinds are fixed and known. If a source lacks one, the user left it out on
-# purpose, so its values are not counted as dropped.
-OWN: Final = ("generator", "log", "collection")
 # The data of a range, as a source reads them.
 ReadData: TypeAlias = "bytes | pa.Table | DecodedRows"
 
@@ -66,7 +60,7 @@ def required_columns(source: SourceInfo, schema: ShardSchema) -> list[str]:
     return list(dict.fromkeys([*key, *time]))
 
 
-def decode_messages(
+def decode_file(
     data: ReadData,
     found: AddressRange,
     wanted: pa.Schema,
@@ -75,23 +69,10 @@ def decode_messages(
     required: Sequence[str] = (),
     counted: bool = True,
 ) -> DecodedRows:
-    """Return the rows of a range, from bytes of a file or rows of another kind of source.
-
-    Data that are decoded already are returned unchanged.
-    """
+    """Return the rows of a range of a file; data that are decoded already are unchanged."""
     if isinstance(data, DecodedRows):
         return data
-    if isinstance(data, pa.Table):
-        return decode_rows(
-            data,
-            found,
-            wanted,
-            format=source.format,
-            dialect=source.csv,
-            required=required,
-            counted=counted and not (source.kind in OWN and source.format == ROWS),
-        )
-    if not isinstance(found, FileRange):
+    if not isinstance(data, bytes) or not isinstance(found, FileRange):
         raise InvariantError("bytes were read for a range that is not of a file", path=found.path)
     return decode_range(
         data,
@@ -106,8 +87,8 @@ def decode_messages(
 
 # Less than the maximum of a shard, which also stores a row's time and a null bit for each value.
 ROW_BYTES_MAX: Final = 8_000_000
-_LARGE: Final = "the row has over 8 MB: store large values elsewhere, and ingest references to them"
-_COMMAS: Final = CsvDialect()
+LARGE: Final = "the row has over 8 MB: store large values elsewhere, and ingest references to them"
+COMMAS: Final = CsvDialect()
 _ISO: Final = Formats()
 
 
@@ -135,7 +116,7 @@ def decode_range(
     wanted: pa.Schema,
     *,
     format: str,
-    dialect: CsvDialect = _COMMAS,
+    dialect: CsvDialect = COMMAS,
     required: Sequence[str] = (),
     counted: bool = True,
 ) -> DecodedRows:
@@ -304,7 +285,7 @@ def fit_records(
     """Return the parsed records that fit the wanted types, converted, and errors for the others."""
     table, places, faults = _fit(records.table.select(wanted.names), wanted, formats)
     offsets = records.offsets
-    faults.add(places[large_rows(table, ROW_BYTES_MAX)], _LARGE)
+    faults.add(places[large_rows(table, ROW_BYTES_MAX)], LARGE)
     for name in required:
         lacks = ~np.asarray(table.column(name).is_valid().to_numpy(), dtype=np.bool_)
         missing = places[lacks]
@@ -380,123 +361,3 @@ def _in_order(errors: pa.Table) -> pa.Table:
     """Return bad records sorted by offset; those with the same offset keep their order."""
     order = np.argsort(errors.column("offset").to_numpy(), kind="stable")
     return errors.take(order)
-
-
-_BREAK: Final = re.compile(rb'"(?:[^"\\\r\n]|\\[^\r\n])*"|[\r\n]|"')
-
-
-def decode_rows(
-    rows: pa.Table,
-    found: AddressRange,
-    wanted: pa.Schema,
-    *,
-    format: str,
-    dialect: CsvDialect = _COMMAS,
-    required: Sequence[str] = (),
-    counted: bool = True,
-) -> DecodedRows:
-    """Decode the rows of a range; see `decode_range`."""
-    if format != ROWS:
-        bodies = rows.column(BODY).cast(pa.binary()).to_pylist()
-        lines = record_lines(bodies, format)
-        addresses = rows.column(OFFSET).to_numpy()
-        misfits = [
-            Misfit(address, _no_record(body, format), shown(body or b""))
-            for address, body, line in zip(addresses.tolist(), bodies, lines, strict=True)
-            if line is None
-        ]
-        decode = partial(
-            decode_range,
-            wanted=wanted,
-            format=format,
-            dialect=dialect,
-            required=required,
-            counted=counted,
-        )
-        return _decode_records(lines, addresses, misfits, found.path, decode)
-    missing = [name for name in wanted.names if name not in rows.column_names]
-    for name in missing:
-        nothing: Any = pa.nulls(rows.num_rows)
-        rows = rows.append_column(name, nothing)
-    addresses = rows.column(OFFSET).to_numpy()
-    data = rows.select(wanted.names)
-    dropped: dict[str, int] = {}
-    if counted:
-        others = (name for name in rows.column_names if name not in {OFFSET, *wanted.names})
-        values = {name: rows.num_rows - rows.column(name).null_count for name in others}
-        dropped = {name: count for name, count in values.items() if count}
-    records = Records(data, addresses, lambda some: row_texts(data.take(some)), dropped=dropped)
-    return fit_records(records, found.path, wanted, required=required)
-
-
-def _no_record(body: bytes | None, format: str) -> str:
-    if not (body or b"").strip():
-        return "the record is empty"
-    return "the record is not one json value" if format == "json" else "the record is not one line"
-
-
-def _decode_records(
-    records: Sequence[bytes | None],
-    addresses: Int64s,
-    misfits: Sequence[Misfit],
-    path: str,
-    decode: Callable[[bytes, FileRange], DecodedRows],
-) -> DecodedRows:
-    """Decode records as the lines of a file; those that are None are in ``misfits``."""
-    lines = [record or b"" for record in records]
-    sizes = np.fromiter((len(line) + 1 for line in lines), np.int64, len(lines))
-    # Begin at offset 1: at 0, the decoder would look for the mark of a file's beginning.
-    starts = 1 + np.cumsum(sizes) - sizes
-    data = b"".join(line + b"\n" for line in lines)
-    done = decode(data, FileRange(path=path, start=1, limit=1 + len(data)))
-    good, bad = (
-        _with_addresses(table, name, starts, addresses)
-        for table, name in ((done.rows, OFFSET), (done.errors, "offset"))
-    )
-    errors = pa.concat_tables([bad, errors_table(path, misfits)])
-    return DecodedRows(
-        good,
-        errors.sort_by("offset").cast(ERRORS_SCHEMA.data),
-        done.dropped,
-        lambda some: texts_of(
-            [shown(lines[row]) for row in np.searchsorted(addresses, some).tolist()]
-        ),
-    )
-
-
-def _with_addresses(table: pa.Table, name: str, starts: Int64s, addresses: Int64s) -> pa.Table:
-    """Return a table with the offsets of lines replaced by the addresses of their records."""
-    places = table.column(name).to_numpy()
-    rows = np.searchsorted(starts, places, side="right") - 1
-    at = table.schema.get_field_index(name)
-    return table.set_column(at, table.schema.field(at), pa.array(addresses[rows], pa.int64()))
-
-
-def record_lines(bodies: Iterable[bytes | None], format: str) -> list[bytes | None]:
-    """Return each record of json or csv as a line without its end; None if it is not one line."""
-    line_of = one_line if format == "json" else csv_line
-    return [None if body is None else line_of(body) for body in bodies]
-
-
-def csv_line(body: bytes) -> bytes | None:
-    """Return a csv record without its line end; None if it is empty or has more than one line."""
-    line = body.removesuffix(b"\n").removesuffix(b"\r")
-    return None if not line.strip() or b"\n" in line or b"\r" in line else line
-
-
-def one_line(body: bytes) -> bytes | None:
-    """Return json as one line; None if it is empty or has a line break within a string."""
-    body = body.strip()
-    if not body:
-        return None
-    if b"\n" not in body and b"\r" not in body:
-        return body
-    torn: list[bool] = []
-
-    def flat(found: re.Match[bytes]) -> bytes:
-        text = found.group()
-        torn.extend([True] * (text == b'"'))
-        return b" " if text in (b"\n", b"\r") else text
-
-    line = _BREAK.sub(flat, body)
-    return None if torn else line

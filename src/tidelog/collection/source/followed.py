@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidelog.collection.catalog.catalog import COLLECTION, Catalog, SourceInfo
 from tidelog.collection.formats.records import OFFSET
 from tidelog.collection.source.binding import AddressRange, Taken
-from tidelog.collection.source.decode import decode_messages
+from tidelog.collection.source.decode_messages import decode_messages
 from tidelog.collection.source.kind import BODY, ROWS, RowRange
 from tidelog.errors import InvariantError, UsageError
 from tidelog.persist.format.part import int64_of

@@ -10,10 +10,12 @@ Source: design page 6, "Raw sources"; storage, "Ingredients".
 from __future__ import annotations
 
 import abc
+import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Final
 
 import msgspec
@@ -29,7 +31,7 @@ from tidelog.errors import LocationError, TidelogError, UsageError
 from tidelog.store.port import Store
 
 ADDRESS: Final = OFFSET  # The column of a batch with each row's address.
-BODY: Final = "body"  # The column with text to decode, unless the source's format is `ROWS`.
+BODY: Final = "body"  # The column of a batch with the text to decode, if the format is not `ROWS`.
 SAMPLE_BYTES: Final = 2 * 1024 * 1024
 ROWS: Final = "rows"  # The format of a source that uses the columns of its kind unchanged.
 
@@ -109,6 +111,32 @@ class OpenedWith:
             raise UsageError(f"a source of the kind {self.info.kind!r} needs settings[{name!r}]")
         return self.settings[name]
 
+    def secret(self, name: str) -> str | None:
+        """Return the secret that a setting names; None without the setting.
+
+        The setting is ``env:NAME``, a variable of this process, or ``file:PATH``: the location has
+        only the name. Each process that reads the source needs the variable, or the file.
+
+        Raises:
+            UsageError: this process has no such variable or file.
+        """
+        text = self.settings.get(name)
+        if text is None:
+            return None
+        how, _, where = text.partition(":")
+        try:
+            return os.environ[where] if how == "env" else Path(where).read_text().rstrip("\r\n")
+        except KeyError:
+            raise UsageError(
+                f"settings[{name!r}]={quoted(text)} names a variable that this process does not "
+                f"have: set {where} in its environment"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"settings[{name!r}]={quoted(text)} names a file that this process cannot read: "
+                f"{error}"
+            ) from error
+
     def whole(self, name: str, default: int, *, least: int = 0, most: int = 2**53) -> int:
         """Return a setting that is a whole number.
 
@@ -124,6 +152,20 @@ class OpenedWith:
                 f"settings[{name!r}]={quoted(text)} must be a whole number from {least} to {most}"
             )
         return int(digits)
+
+
+def check_secrets(kind: type[SourceKind], settings: Mapping[str, str]) -> None:
+    """Check that each setting of a secret names a place, because settings are stored.
+
+    Raises:
+        UsageError: one has the secret itself.
+    """
+    for name in kind.secrets & settings.keys():
+        if not settings[name].startswith(("env:", "file:")):
+            raise UsageError(
+                f"settings[{name!r}] would be stored, so it must not have the secret itself: write "
+                "env:NAME for a variable of the environment, or file:PATH for a file"
+            )
 
 
 @contextmanager
@@ -151,16 +193,22 @@ class SourceKind(abc.ABC):
     An address always has the same message, in every process. If the message is lost or has changed,
     `read` must raise an error.
 
-    Shape: ``name`` is the name of the kind. ``knows`` describes each of its settings. Raise
-        ``version`` in a change after which an address has another row: existing sources then
-        refuse the new version, until a rendition is created with it.
+    Shape: ``name`` is the name of the kind. ``knows`` describes each of its settings. Those of
+        ``secrets`` must name the place of a secret; see `OpenedWith.secret`. ``body`` is the
+        column that a format other than `ROWS` decodes. ``wanted`` has the columns that the reader
+        uses, or None for all: `read` may leave out the others. Raise ``version`` in a change after
+        which an address has another row: existing sources then refuse the new version, until a
+        rendition is created with it.
     Units: ``row_bytes`` is the approximate size of a message.
     """
 
     name: ClassVar[str]
     knows: ClassVar[Mapping[str, str]] = {}
+    secrets: ClassVar[frozenset[str]] = frozenset()
+    body: ClassVar[str] = BODY
     version: ClassVar[int] = 1
     row_bytes: int = 100
+    wanted: frozenset[str] | None = None
 
     def __init__(self, opening: OpenedWith) -> None:
         self.opening = opening
@@ -193,15 +241,15 @@ class SourceKind(abc.ABC):
         """
         return self.opening.settings
 
-    async def sample(self) -> list[bytes]:
-        """Return about 2 MiB of the first texts of the column `BODY`, to infer columns from."""
+    async def sample(self) -> pa.Table:
+        """Return about 2 MiB of its first rows, to infer columns from."""
         reached = await self.head()
         ranges = await self.plan({}, reached, bytes_max=SAMPLE_BYTES)
-        found: list[bytes] = []
-        for one in ranges:
-            async for batch in self.read(one):
-                found += [body for body in batch.column(BODY).cast(pa.binary()).to_pylist() if body]
-        return found
+        nothing = (await self.columns()).empty_table()
+        found = [
+            batch.select(nothing.column_names) for one in ranges async for batch in self.read(one)
+        ]
+        return pa.concat_tables([nothing, *found])
 
     async def plan(self, start: Frontier, limit: Frontier, *, bytes_max: int) -> Sequence[RowRange]:
         """Return the ranges after ``start`` and before ``limit``, of about ``bytes_max`` in all.

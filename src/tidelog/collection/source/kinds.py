@@ -1,9 +1,9 @@
 """The registry of source kinds by name, and the opening of sources.
 
-tidelog has the kinds files, log, generator and collection. Installed packages add kinds by entry
-points (group ``tidelog.sources``: the kind's name, and the class), and a process can register more.
-The catalog's name of a kind is only looked up here. It is never imported as a module, because it is
-data.
+tidelog has the kinds files, log, kafka, generator and collection. Installed packages add kinds by
+entry points (group ``tidelog.sources``: the kind's name, and the class), and a process can register
+more. The catalog's name of a kind is only looked up here. It is never imported as a module, because
+it is data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from tidelog.collection.catalog.catalog import COLLECTION, FILES, SourceInfo
 from tidelog.collection.source.addressed import AddressedSource
 from tidelog.collection.source.files import FilesSource
-from tidelog.collection.source.kind import OpenedWith, SourceKind, told
+from tidelog.collection.source.kind import OpenedWith, SourceKind, check_secrets, told
 from tidelog.collection.source.port import RawSource, Releasing
 from tidelog.core.arguments import quoted
 from tidelog.core.clock import Clock
@@ -29,7 +29,8 @@ from tidelog.store.wrappers.metered import MeteringStore
 GROUP: Final = "tidelog.sources"
 GENERATOR: Final = "generator"
 LOG: Final = "log"
-OWN: Final = (GENERATOR, LOG)
+KAFKA: Final = "kafka"
+OWN: Final = (GENERATOR, KAFKA, LOG)
 _registered: dict[str, type[SourceKind]] = {}
 
 
@@ -70,6 +71,10 @@ def _own(name: str) -> type[SourceKind] | None:
         from tidelog.collection.source.log import LogRecords
 
         return LogRecords
+    if name == KAFKA:
+        from tidelog.collection.source.kafka.messages import KafkaMessages
+
+        return KafkaMessages
     return None
 
 
@@ -82,7 +87,11 @@ def _installed(name: str) -> type[SourceKind] | None:
 
 
 def open_kind(
-    info: SourceInfo, *, store: Store, clock: Clock, opened: dict[str, MeteringStore] | None = None
+    info: SourceInfo,
+    *,
+    store: Store,
+    clock: Clock,
+    opened: dict[str, MeteringStore] | None = None,
 ) -> SourceKind:
     """Open a source of another kind than files; ``store`` is the location's.
 
@@ -99,6 +108,7 @@ def open_kind(
             f"settings[{unknown[0]!r}] is not a setting of a source of the kind {info.kind!r}; "
             f"its settings: {known}"
         )
+    check_secrets(kind, info.settings)
     stores = {} if opened is None else opened
     opening = partial(_open_once, stores, clock)
     return kind(OpenedWith(info=info, store=store, clock=clock, open_store=opening))

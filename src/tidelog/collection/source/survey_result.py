@@ -34,7 +34,7 @@ from tidelog.collection.formats.times import times_of
 from tidelog.collection.source.binding import ANY_TIME, FileRange, sum_blocks, sum_of, sum_of_rest
 from tidelog.collection.source.decode import (
     DecodedRows,
-    decode_messages,
+    decode_file,
     decode_range,
     required_columns,
 )
@@ -361,7 +361,7 @@ def _decode_whole(data: bytes, found: FileRange, job: SurveyJob) -> DecodedRows:
     """Decode records exactly as the computation of the binding does."""
     source, schema = job.source, job.data_schema
     required = required_columns(source, schema)
-    return decode_messages(data, found, schema.data, source=source, required=required)
+    return decode_file(data, found, schema.data, source=source, required=required)
 
 
 def times_in(
