@@ -81,7 +81,7 @@ def test_the_origin_of_times_is_told() -> None:
         (("--collection", "raw", "--evolve"), "with their times: remove --evolve"),
         (("--log", "l", "--column", "v"), "--column names a column of --collection"),
         (("--collection", "raw"), "no location exists"),
-        ((), "no data to read: pass --files, --log, --generator, --collection or --kind"),
+        ((), "pass --files, --log, --kafka, --generator, --collection or --kind"),
         (("--files", "x", "--log", "y"), "--files and --log exclude each other"),
         (("--generator", "counter", "--set", "rows"), "--set 'rows': write NAME=VALUE"),
         (("--generator", "counter", "--set", "a=1", "--set", "a=2"), "each name once"),
@@ -92,7 +92,18 @@ def test_the_origin_of_times_is_told() -> None:
         ),
         (("--generator", "counter", "--format", "json"), "has no text to decode"),
         (("--generator", "counter", "--delimiter", ";"), "need --format csv"),
-        (("--kind", "kafka"), "no kind of source named 'kafka'"),
+        (("--kind", "pigeon"), "no kind of source named 'pigeon'"),
+        (("--kafka", "x:1"), "--kafka needs --topic: the topics to read"),
+        (("--topic", "t", "--log", "l"), "--topic names a topic of --kafka: pass that"),
+        (
+            ("--kafka", "x:1", "--topic", "t", "--set", "sasl.password=open sesame"),
+            "--set sasl.password would be stored, so it must not have the secret itself",
+        ),
+        (("--kafka", "x:1", "--topic", "t", "--set", "acks=all"), "--set acks is not a setting"),
+        (
+            ("--log", "l", "--include", "time"),
+            "--include adds columns to decoded text, and the format 'rows' has all columns",
+        ),
         (("--log", "no/../../.."), "no log named"),
     ],
 )

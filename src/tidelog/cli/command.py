@@ -245,7 +245,7 @@ _PARAMETER: Final = re.compile(
 _OTHER_OPTIONS: Final = {
     r"settings\['shape'\]='([a-z-]+)'": r"--generator \1",
     r"settings\['shape'\]": "--generator",
-    r"settings\['(\w+)'\]": r"--set \1",
+    r"settings\['([\w.]+)'\]": r"--set \1",
     r"Sealing\(age_us=\)": "--seal-age",
     r"Retention\(age_us=\)": "--retain-age",
 }

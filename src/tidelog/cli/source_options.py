@@ -201,6 +201,8 @@ def what_is_read(
         raise UsageError("--column names a column of --collection: pass that, or remove --column")
     if topics and name != "kafka":
         raise UsageError("--topic names a topic of --kafka: pass that, or remove --topic")
+    if name == "kafka" and not topics and "topic" not in given:
+        raise UsageError("--kafka needs --topic: the topics to read")
     if name == "collection":
         given |= {} if column is None else {"column": column}
     if name == "kafka":

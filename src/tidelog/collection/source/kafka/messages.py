@@ -132,7 +132,7 @@ class KafkaMessages(SourceKind):
         return await super().plan(first, limit, bytes_max=bytes_max)
 
     async def proof(self, found: RowRange) -> str:
-        """Return the id of the topic: within it, an offset has the same message for ever."""
+        """Return the id of the topic, in which an offset always has the same message."""
         extent, place = await self._facts(), _place(found.path)
         topic = extent.topics.get(place[0])
         if topic is None:
@@ -278,7 +278,7 @@ def _topics_of(text: str) -> tuple[str | re.Pattern[str], ...]:
     """Return the topics of a setting.
 
     Raises:
-        UsageError: there is none, or a pattern is wrong.
+        UsageError: the setting names no topic, or has a wrong pattern.
     """
     found: list[str | re.Pattern[str]] = []
     for one in filter(None, (part.strip() for part in text.split(","))):
