@@ -268,6 +268,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     given = parser.parse_args()
     if given.verb == "start":
+        if not given.json:
+            print("The first start downloads Kafka, the registry and Azurite.", flush=True)
         reports = start(given.data, own_ports=given.own_ports)
     else:
         reports = {"status": status, "stop": stop}[given.verb](given.data)
