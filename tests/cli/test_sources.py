@@ -88,9 +88,11 @@ def test_the_origin_of_times_is_told() -> None:
         (("--generator", "dice"), "--generator must be one of counter, key-value, not 'dice'"),
         (
             ("--generator", "counter", "--format", "parquet"),
-            "must be one of rows, json, csv, text, not 'parquet'",
+            "must be one of rows, json, csv, avro, text, not 'parquet'",
         ),
         (("--generator", "counter", "--format", "json"), "has no text to decode"),
+        (("--log", "l", "--format", "avro"), "needs --avro-schema: the text of the schema"),
+        (("--log", "l", "--avro-schema", "no/file"), "--avro-schema 'no/file' cannot be read"),
         (("--generator", "counter", "--delimiter", ";"), "need --format csv"),
         (("--kind", "pigeon"), "no kind of source named 'pigeon'"),
         (("--kafka", "x:1"), "--kafka needs --topic: the topics to read"),

@@ -413,7 +413,7 @@ async def test_a_raw_collection_that_was_dropped_stops_the_source() -> None:
         ({"evolve": True}, "remove evolve="),
         ({"settings": {"column": "v"}}, "needs format="),
         ({"settings": {"columns": "v"}}, "not a setting"),
-        ({"format": "parquet"}, "must be one of rows, json, csv, text"),
+        ({"format": "parquet"}, "must be one of rows, json, csv, avro, text"),
         ({"format": "json", "settings": {"column": "x"}}, "not a column of 'raw'"),
         ({"format": "json", "settings": {"column": "k"}}, "cannot be decoded"),
         ({"format": "json", "of": "wide"}, "2 columns of text or bytes"),

@@ -80,6 +80,7 @@ def create(
     retain: options.Retain = "forever",
     delete_when: options.DeleteWhen = None,
     schema: options.Columns = None,
+    avro_schema: options.AvroSchema = None,
     shards: options.Shards = 1,
     delimiter: Delimiter = None,
     quote: Quote = None,
@@ -95,14 +96,12 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a source and its collection, and show their columns."""
-    from tidelog.collection.spec_types import SourceSpec
-
     inputs = {"files": files, "log": log, "kafka": kafka, "generator": generator}
     inputs |= {"collection": collection, "kind": kind}
     read, settings = options.what_is_read(inputs, setting, column=column, topics=topic)
     form: dict[str, Any] = {"delimiter": delimiter, "quote": quote, "null": null, "header": header}
     form |= {"multiline": multiline, "date_format": date_format}
-    spec = SourceSpec(
+    spec = options.spec_type()(
         name=name,
         files=tuple(files or ()),
         kind=read,
@@ -117,6 +116,7 @@ def create(
         retain=retain,
         delete_when=delete_when,
         schema=schema,
+        avro_schema=options.avro_schema_in(avro_schema),
         shards=shards,
         csv=csv_options(**form, timestamp_format=timestamp_format),
         ignore_case=ignore_case,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,7 @@ from tidelog.errors import UsageError
 if TYPE_CHECKING:
     from tidelog.collection.formats.csv.guess import CsvOptions
     from tidelog.collection.formats.lines import CsvDialect
+    from tidelog.collection.spec_types import SourceSpec
 
 Files = Annotated[
     list[str] | None,
@@ -93,11 +95,19 @@ Settings = Annotated[
 Format = Annotated[
     str | None,
     typer.Option(
-        metavar="json|json-array|csv|parquet|text|rows",
+        metavar="json|json-array|csv|parquet|avro|text|rows",
         help="json (the default) is JSON lines, or json-array if the first file is one; csv: "
         "see docs/guides/ingest-csv.md; text makes a row of each line. For sources other than "
-        "files: json, csv or text decodes the text in their column 'body'; rows (the default) "
-        "keeps their columns.",
+        "files: json, csv, avro or text decodes the column 'body'; rows (the default) keeps the "
+        "columns.",
+    ),
+]
+AvroSchema = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="With --format avro, for sources other than files: a file with the schema of the "
+        "messages (.avsc). Its text is stored with the source.",
     ),
 ]
 ENVELOPE = typer.Option(
@@ -174,6 +184,25 @@ KeepBindings = Annotated[
 ]
 SHARDS = typer.Option(metavar="N", help="Divide the rows among N shards, each with its own merges.")
 Shards = Annotated[int, SHARDS]
+
+
+def spec_type() -> type[SourceSpec]:
+    """Return the type of a spec. Its module is loaded on demand: it loads Arrow."""
+    from tidelog.collection.spec_types import SourceSpec
+
+    return SourceSpec
+
+
+def avro_schema_in(path: Path | None) -> str | None:
+    """Return the text of a file.
+
+    Raises:
+        UsageError: the file cannot be read, or is not text.
+    """
+    try:
+        return None if path is None else path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--avro-schema {str(path)!r} cannot be read: {error}") from error
 
 
 def what_is_read(

@@ -33,6 +33,7 @@ from tidelog.collection.source.files import FilesSource
 from tidelog.collection.source.files_head import refuse_own_location
 from tidelog.collection.source.infer import (
     are_arrays,
+    columns_of_messages,
     infer_csv,
     infer_schema,
     no_files,
@@ -172,6 +173,7 @@ def _info_of(spec: SourceSpec, *, location_url: str, clock: Clock) -> SourceInfo
         evolve=spec.evolve or msgspec.UNSET,
         keeps_bindings=keeps or msgspec.UNSET,
         include=spec.includes or msgspec.UNSET,
+        avro_schema=spec.avro_schema or msgspec.UNSET,
     )
 
 
@@ -228,6 +230,9 @@ def _body_columns(
         raise UsageError("schema= has no field of the text: add one, or use format='rows'")
     if spec.read_as == TEXT_FORMAT:
         return CsvDialect(), TEXT_COLUMNS if given is None else given
+    if spec.read_as == AVRO_FORMAT:
+        found = columns_of_messages(spec.avro_schema or "")
+        return CsvDialect(), found if given is None else given
     is_csv = spec.read_as == "csv"
     if given is not None and not is_csv:
         return CsvDialect(), given

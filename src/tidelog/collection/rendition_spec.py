@@ -181,6 +181,7 @@ def _full_spec(spec: RenditionSpec, base: SourceInfo, of: RenditionInfo) -> Sour
         retain=retention_text(base.retain_ms),
         schema=spec.schema,
         csv=spec.csv,
+        avro_schema=base.avro_schema or None,
         **{**settings, "delete_when": settings["delete_when"] or None},
     )
 

@@ -24,7 +24,7 @@ from tidelog.errors import UsageError
 from tidelog.store.urls import secrets_in
 
 FORMATS = ("json", ARRAY_FORMAT, "csv", "parquet", AVRO_FORMAT, TEXT_FORMAT)
-FORMATS_OF_KINDS = (ROWS, "json", "csv", TEXT_FORMAT)
+FORMATS_OF_KINDS = (ROWS, "json", "csv", AVRO_FORMAT, TEXT_FORMAT)
 ENVELOPES = ("none", "upsert")
 SHARDS_MAX = 256
 _OF_COLLECTIONS: Final = ("collection", "column", "created")
@@ -39,6 +39,7 @@ _TEXTS: Final = {
     "lateness": "10m",
     "delete_when": "gone = true",
     "schema": "flight int, day date",
+    "avro_schema": '{"type": "record", ...}',
 }
 
 
@@ -55,6 +56,7 @@ class SourceSpec:
         sources of files only. ``include`` adds columns of the kind to the fields of the decoded
         text, such as "key" or "timestamp=at" (the kind's name of a column, and the name that it
         gets). If the key is of these, a message without a body deletes the row of its key.
+        ``avro_schema`` is the text of the schema of messages in avro.
     """
 
     name: str
@@ -77,6 +79,7 @@ class SourceSpec:
     evolve: bool = False
     keep_bindings: bool | None = None
     include: Sequence[str] = ()
+    avro_schema: str | None = None
 
     @property
     def includes(self) -> dict[str, str]:
@@ -165,6 +168,7 @@ class SourceSpec:
         self._check_secrets()
         self._check_kind()
         self._check_included()
+        self._check_avro()
         _one_of("envelope=", self.envelope, ENVELOPES)
         _one_of("time_unit=", self.time_unit, tuple(UNITS))
         _ = self.max_ahead_ms, self.lateness_ms, self.retain_ms
@@ -188,6 +192,19 @@ class SourceSpec:
             self._check_text()
         if not 1 <= self.shards <= SHARDS_MAX:
             raise UsageError(f"shards= must be from 1 to {SHARDS_MAX}", given=self.shards)
+
+    def _check_avro(self) -> None:
+        has_messages = self.kind != FILES and self.read_as == AVRO_FORMAT
+        if has_messages and self.avro_schema is None:
+            raise UsageError(
+                "format='avro' of a source that reads no files needs avro_schema=: the text of the "
+                "schema of its messages"
+            )
+        if self.avro_schema is not None and not has_messages:
+            raise UsageError(
+                "avro_schema= is the schema of messages in format='avro'; files have theirs in "
+                "their headers: remove avro_schema="
+            )
 
     def _check_followed(self) -> None:
         unknown = [name for name in self.settings if name not in _OF_COLLECTIONS]

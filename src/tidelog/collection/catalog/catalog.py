@@ -149,6 +149,7 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
         samples (see `collection.ingest.program`); sources of earlier versions lack it.
         ``include`` has columns of the kind that come next to the fields of the decoded text: the
         kind's names, by those of the columns.
+        ``avro_schema`` is the text of the schema of messages in avro.
     Units: a row whose time is more than ``max_ahead_ms`` after the clock is bad. The upper stays
         ``lateness_ms`` behind the newest time of the data. Times older than ``retain_ms`` become
         unreadable; None keeps the whole past.
@@ -177,6 +178,7 @@ class SourceInfo(msgspec.Struct, frozen=True, kw_only=True):
     keeps_bindings: bool | msgspec.UnsetType = msgspec.UNSET
     program: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     include: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    avro_schema: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def includes(self) -> Mapping[str, str]:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import RenditionInfo, SourceInfo
 from tidelog.collection.formats.avro.container import AVRO_FORMAT, unpack_blocks
+from tidelog.collection.formats.avro.schema import parse_avro_schema
 from tidelog.collection.formats.casts import Formats
 from tidelog.collection.formats.csv.decode import decode_csv
 from tidelog.collection.formats.csv.types import types_of
@@ -238,6 +239,8 @@ class _TypedSample:
                 schema = read_footer(data[8 : 8 + length]).schema.to_arrow_schema()
         elif self.info.format == ROWS and isinstance(data, pa.Table):
             schema = data.schema
+        elif self.info.avro_schema:
+            schema = parse_avro_schema(self.info.avro_schema).columns
         for one in schema:
             # A column of the source is nullable, also if the file's column is not.
             column = pa.field(one.name, without_maps(plain_type(one.type)))

@@ -12,8 +12,10 @@ Source: storage, "Definite"; design page 6, "The recipe, as it runs"; decision 3
 from __future__ import annotations
 
 import base64
+import io
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final
 
@@ -24,7 +26,15 @@ import pyarrow.parquet as pq
 import xxhash
 
 from tidelog.collection.catalog.catalog import COLLECTION, FILES, SourceInfo
-from tidelog.collection.formats.avro.container import AVRO_FORMAT, pack_blocks, read_header
+from tidelog.collection.formats.avro.container import (
+    AVRO_FORMAT,
+    AvroHeader,
+    blocks_in,
+    pack_blocks,
+    read_header,
+)
+from tidelog.collection.formats.avro.messages import fingerprint_of
+from tidelog.collection.formats.avro.schema import require_fastavro
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
 from tidelog.collection.formats.parquet import footer_bytes, pack_range
 from tidelog.collection.formats.records import OFFSET
@@ -38,11 +48,11 @@ from tidelog.collection.ingest.compute import (
     updates_of,
 )
 from tidelog.collection.source.binding import FileRange
-from tidelog.collection.source.kind import ROWS
+from tidelog.collection.source.kind import BODY, ROWS
 from tidelog.collection.source.kinds import find_kind
 from tidelog.collection.table.placement import buckets_of
 from tidelog.core.arguments import check_whole
-from tidelog.errors import ProgramDiffers
+from tidelog.errors import CorruptionError, InvariantError, ProgramDiffers
 from tidelog.persist.format.schema import ShardSchema, shard_schema
 from tidelog.rowhash import sums_of_rows
 
@@ -119,6 +129,7 @@ Ynl0ZXMsIG0=
 )
 _NAME: Final = "sample"
 _MARK: Final = b"PAR1"
+AVRO_MESSAGES: Final = "avro messages"
 
 
 def check_program(info: SourceInfo) -> None:
@@ -154,7 +165,9 @@ def program_of(info: SourceInfo) -> dict[str, str]:
     upsert = info.envelope == "upsert" and not is_text
     timed = info.time_column is not None and not is_text
     kept = "-".join(["upsert"] * upsert + ["time"] * timed) or "append"
-    found = {f"{info.format} {kept} 1": _digest(info.format, upsert=upsert, timed=timed)}
+    has_messages = info.format == AVRO_FORMAT and info.kind != FILES
+    form = AVRO_MESSAGES if has_messages else info.format
+    found = {f"{form} {kept} 1": _digest(form, upsert=upsert, timed=timed)}
     if info.kind not in (FILES, COLLECTION):
         version = find_kind(info.kind).version
         check_whole(version, f"version of the kind {info.kind!r}")
@@ -191,7 +204,11 @@ def _job(format: str, schema: ShardSchema, *, upsert: bool, timed: bool) -> Job:
         rendition=_NAME,
         url="",
         patterns=(),
-        format="json" if format == ARRAY_FORMAT else format,  # An array is cut into such lines.
+        # An array is cut into such lines.
+        format={ARRAY_FORMAT: "json", AVRO_MESSAGES: AVRO_FORMAT}.get(format, format),
+        avro_schema=_avro_header().schema_text.decode()
+        if format == AVRO_MESSAGES
+        else msgspec.UNSET,
         envelope="upsert" if upsert else "none",
         key=("id",) if upsert else (),
         time_column="at" if timed else None,
@@ -220,13 +237,41 @@ def _sample(format: str) -> bytes | pa.Table:
         start = len(file) - footer_bytes(file[-8:])
         return pack_range(file[start:], file[len(_MARK) : start])
     if format == AVRO_FORMAT:
-        header = read_header(_AVRO)
-        size = 0 if header is None else header.size
+        size = _avro_header().size
         return pack_blocks(_AVRO[:size], _AVRO[size:])
+    if format == AVRO_MESSAGES:
+        bodies = _avro_messages()
+        return pa.table({BODY: bodies, OFFSET: pa.array(range(len(bodies)), pa.int64())})
     if format == ROWS:
         rows = _table()
         return rows.append_column(OFFSET, pa.array(range(rows.num_rows), pa.int64()))
     return _JSON
+
+
+def _avro_header() -> AvroHeader:
+    header = read_header(_AVRO)
+    if header is None:
+        raise InvariantError("the sample of avro has no header")
+    return header
+
+
+def _avro_messages() -> list[bytes | None]:
+    """Return each row of the file as a message, some with a header, and messages that are bad."""
+    header = _avro_header()
+    read = require_fastavro().schemaless_reader
+    found: list[bytes | None] = [None, b""]
+    for block in blocks_in(_AVRO[header.size :], header.size, header.marker):
+        with suppress(CorruptionError):
+            count, rows = block.rows(header)
+            stream = io.BytesIO(rows)
+            for _ in range(count):
+                start = stream.tell()
+                read(stream, header.schema.plain)
+                found.append(rows[start : stream.tell()])
+    first = found[2] or b""
+    fingerprint = fingerprint_of(header.schema_text.decode())
+    found += [b"\xc3\x01" + one + first for one in (fingerprint, bytes(8))]
+    return [*found, first[:-1], first + b"more"]
 
 
 def _table() -> pa.Table:

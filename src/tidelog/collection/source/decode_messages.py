@@ -9,6 +9,7 @@ Shape: rows have the schema's columns and ``_offset``, the address of each; see 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,8 +20,23 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.collection.catalog.catalog import ERRORS_SCHEMA, SourceInfo
+from tidelog.collection.formats.avro.container import AVRO_FORMAT
+from tidelog.collection.formats.avro.messages import (
+    MessageSchemas,
+    decode_messages_of_avro,
+    shown_bytes,
+)
 from tidelog.collection.formats.lines import CsvDialect, Int64s
-from tidelog.collection.formats.records import OFFSET, Misfit, Records, row_texts, shown, texts_of
+from tidelog.collection.formats.records import (
+    OFFSET,
+    Misfit,
+    Records,
+    Texts,
+    listed,
+    row_texts,
+    shown,
+    texts_of,
+)
 from tidelog.collection.source.binding import AddressRange, FileRange
 from tidelog.collection.source.decode import (
     COMMAS,
@@ -40,6 +56,7 @@ from tidelog.persist.format.schema import OWN_PREFIX
 OWN: Final = ("generator", "kafka", "log", "collection")
 TOMBSTONE: Final = OWN_PREFIX + "tombstone"  # True in a row that deletes its key.
 _BREAK: Final = re.compile(rb'"(?:[^"\\\r\n]|\\[^\r\n])*"|[\r\n]|"')
+_NO_SCHEMAS: Final = MessageSchemas()
 _NO_COLUMNS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -60,6 +77,7 @@ def decode_messages(
         wanted,
         format=source.format,
         dialect=source.csv,
+        schemas=MessageSchemas(source.avro_schema or None),
         required=required,
         counted=counted and not (source.kind in OWN and source.format == ROWS),
         include=source.includes,
@@ -74,6 +92,7 @@ def decode_rows(
     *,
     format: str,
     dialect: CsvDialect = COMMAS,
+    schemas: MessageSchemas = _NO_SCHEMAS,
     required: Sequence[str] = (),
     counted: bool = True,
     include: Mapping[str, str] = _NO_COLUMNS,
@@ -83,24 +102,36 @@ def decode_rows(
 
     Shape: ``include`` has the names of columns of ``rows`` that the result has, too, by the names
         that they get. With ``has_tombstones``, a row without a body is good and has nulls in the
-        columns of the body; the result then has `TOMBSTONE`.
+        columns of the body; the result then has `TOMBSTONE`. Bodies of avro have the ``schemas``.
     """
     if format != ROWS:
+        own = pa.schema([one for one in wanted if one.name not in include])
+        needed = [name for name in required if name not in include]
         decode = partial(
             decode_range,
-            wanted=pa.schema([one for one in wanted if one.name not in include]),
+            wanted=own,
             format=format,
             dialect=dialect,
-            required=[name for name in required if name not in include],
+            required=needed,
             counted=counted,
         )
+        bodies = partial(_decode_bodies, path=found.path, format=format, decode=decode)
+        if format == AVRO_FORMAT:
+            folds_case = dialect.folds_case
+            decoder = partial(
+                decode_messages_of_avro, wanted=own, schemas=schemas, folds_case=folds_case
+            )
+            bodies = partial(
+                _decode_avro, path=found.path, decode=decoder, wanted=own, required=needed
+            )
         if not include:
-            return _decode_bodies(rows, found.path, format, decode)
+            return bodies(rows)
         deletes = np.zeros(rows.num_rows, dtype=np.bool_)
         if has_tombstones:
             deletes = ~np.asarray(rows.column(BODY).is_valid().to_numpy(), dtype=np.bool_)
-        decoded = _decode_bodies(rows.filter(pa.array(~deletes)), found.path, format, decode)
-        beside = _fit_included(rows, found.path, wanted, include, required)
+        decoded = bodies(rows.filter(pa.array(~deletes)))
+        show = shown_bytes if format == AVRO_FORMAT else shown
+        beside = _fit_included(rows, found.path, wanted, include, required, show=show)
         joined = join_included(decoded, beside, wanted, path=found.path)
         return joined if has_tombstones else replace(joined, rows=joined.rows.drop([TOMBSTONE]))
     missing = [name for name in wanted.names if name not in rows.column_names]
@@ -132,12 +163,47 @@ def _decode_bodies(
     return _decode_records(lines, addresses, misfits, path, decode)
 
 
+def _decode_avro(
+    rows: pa.Table,
+    *,
+    path: str,
+    decode: Callable[[Sequence[bytes | None], Int64s], Sequence[Records]],
+    wanted: pa.Schema,
+    required: Sequence[str],
+) -> DecodedRows:
+    """Decode messages of avro. The addresses of those of several schemas may alternate."""
+    bodies = rows.column(BODY).cast(pa.binary()).to_pylist()
+    found = decode(bodies, rows.column(OFFSET).to_numpy())
+    parts = [fit_records(one, path, wanted, required=required) for one in found]
+    if len(parts) == 1:
+        return parts[0]
+    dropped: Counter[str] = Counter()
+    for one in parts:
+        dropped.update(one.dropped)
+
+    def texts(offsets: Int64s) -> Texts:
+        told: dict[int, str] = {}
+        for one in parts:
+            own = offsets[np.isin(offsets, one.rows.column(OFFSET).to_numpy())]
+            told.update(zip(own.tolist(), listed(one.texts(own)), strict=True))
+        return texts_of([told[offset] for offset in offsets.tolist()])
+
+    return DecodedRows(
+        pa.concat_tables([one.rows for one in parts]).sort_by(OFFSET),
+        pa.concat_tables([one.errors for one in parts]).sort_by("offset"),
+        dict(dropped),
+        texts,
+    )
+
+
 def _fit_included(
     rows: pa.Table,
     path: str,
     wanted: pa.Schema,
     include: Mapping[str, str],
     required: Sequence[str],
+    *,
+    show: Callable[[bytes], str],
 ) -> DecodedRows:
     """Return the columns that come with the bodies, converted to the wanted types."""
     own = pa.schema([one for one in wanted if one.name in include])
@@ -146,7 +212,7 @@ def _fit_included(
     records = Records(
         pa.table(columns, names=own.names),
         rows.column(OFFSET).to_numpy(),
-        lambda some: texts_of([shown(body or b"") for body in bodies.take(some).to_pylist()]),
+        lambda some: texts_of([show(body or b"") for body in bodies.take(some).to_pylist()]),
     )
     return fit_records(records, path, own, required=[n for n in required if n in own.names])
 

@@ -18,7 +18,11 @@ import pyarrow.parquet as pq
 
 from tidelog.collection.formats.avro.container import AVRO_FORMAT
 from tidelog.collection.formats.avro.container import MAGIC as AVRO_MAGIC
-from tidelog.collection.formats.avro.schema import AvroSchema, changed_avro_types
+from tidelog.collection.formats.avro.schema import (
+    AvroSchema,
+    changed_avro_types,
+    parse_avro_schema,
+)
 from tidelog.collection.formats.casts import fit
 from tidelog.collection.formats.csv.guess import CsvOptions, guess_csv
 from tidelog.collection.formats.foreign import OLD_LINE_ENDS, has_old_line_ends, why_foreign
@@ -407,6 +411,23 @@ async def typed_remarks(entries: Sequence[Entry], store: Store, *, format: str) 
             for name in missing
         ),
     ]
+
+
+def columns_of_messages(avro_schema: str) -> pa.Schema:
+    """Return the columns of messages of a schema of avro, without fields of the type null.
+
+    Raises:
+        UsageError: the schema cannot be read, or has no columns.
+    """
+    try:
+        columns = parse_avro_schema(avro_schema).columns
+    except CorruptionError as error:
+        raise UsageError(f"avro_schema= cannot be used: {error.sentence}") from error
+    found = [(f, _without_nulls(f.type)) for f in map(_storable, columns)]
+    typed = [field.with_type(dtype) for field, dtype in found if dtype is not None]
+    if not typed:
+        raise UsageError("avro_schema= has only fields of nulls: pass schema='name type, ...'")
+    return pa.schema(typed)
 
 
 async def _typed_schema(entries: Sequence[Entry], store: Store, format: str) -> pa.Schema:

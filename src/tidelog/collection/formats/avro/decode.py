@@ -7,7 +7,7 @@ row cannot be read, the place of the next one is unknown, and the rows before it
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast
 
@@ -109,26 +109,22 @@ class AvroDecoder:
             for name in shown
         ]
 
-    def take(self, stream: io.BytesIO, count: int, addresses: Int64s) -> None:
-        """Decode the next rows of a stream, which have these addresses: all of them, or none.
+    def take(self, arrays: Iterable[Any], addresses: Int64s) -> None:
+        """Take arrays of plain rows, which have these addresses: all of them, or none.
 
         Raises:
-            CorruptionError: the stream has more bytes than the rows.
-            Exception: fastavro, or Arrow, cannot decode them.
+            Exception: the rows cannot be read, or Arrow cannot convert them.
         """
         chunks: list[list[Array]] = []
         misfits: list[Misfit] = []
         at = 0
-        for rows in read_rows(stream, count, self.schema):
+        for rows in arrays:
             found = [one.settled(rows) for one in self._columns]
             chunks.append([array for array, _ in found])
             masks = [bad for _, bad in found if bad is not None]
             if any(bad.any() for bad in masks):
                 misfits += self._misfits(rows, [bad for _, bad in found], addresses[at:])
             at += len(rows)
-        rest = len(stream.read())
-        if rest:
-            raise CorruptionError(f"{rest:,} bytes follow its last row")
         self._chunks += chunks
         self._addresses.append(addresses)
         self._unfit += misfits
@@ -188,7 +184,8 @@ def decode_avro(data: bytes, wanted: pa.Schema, *, base: int, folds_case: bool =
     for block in blocks_in(blocks, base, header.marker):
         try:
             count, rows = block.rows(header)
-            decoder.take(io.BytesIO(rows), count, block.address + np.arange(count))
+            arrays = read_rows(io.BytesIO(rows), count, decoder.schema)
+            decoder.take(arrays, block.address + np.arange(count))
         except CorruptionError as error:
             decoder.misfits.append(_bad_block(block, error.sentence))
         except (TidelogError, MemoryError):
@@ -204,9 +201,10 @@ def _bad_block(block: AvroBlock, why: str) -> Misfit:
 
 
 def read_rows(stream: io.BytesIO, count: int, schema: AvroSchema) -> Iterator[pa.StructArray]:
-    """Yield rows with a field for each field of the schema, in plain types.
+    """Yield all rows of a stream, with a field for each field of the schema, in plain types.
 
     Raises:
+        CorruptionError: the stream has more bytes than the rows.
         Exception: fastavro cannot read the rows.
     """
     raw, read = schema.raw, require_fastavro().schemaless_reader
@@ -217,6 +215,9 @@ def read_rows(stream: io.BytesIO, count: int, schema: AvroSchema) -> Iterator[pa
             rows += read(stream, schema.several).values()
         rows += [read(stream, schema.plain) for _ in range(size - len(rows))]
         yield cast("pa.StructArray", pa.array(rows, raw))
+    rest = len(stream.read())
+    if rest:
+        raise CorruptionError(f"{rest:,} bytes follow its last row")
 
 
 def split_blocks(data: bytes, base: int) -> list[PackedGroups]:
