@@ -130,6 +130,15 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
             raise CorruptionError("the avro file is damaged: a number has more than 64 bits")
 
 
+def encode_long(number: int) -> bytes:
+    """Return the bytes of a number that is not negative."""
+    rest, found = number << 1, bytearray()
+    while rest > 127:
+        found.append(rest & 127 | 128)
+        rest >>= 7
+    return bytes([*found, rest])
+
+
 def marker_end(data: bytes, marker: bytes, place: int, *, base: int = 0) -> int | None:
     """Return the offset after the first marker that ends at ``place`` or later; None without one.
 

@@ -7,7 +7,7 @@ row cannot be read, the place of the next one is unknown, and the rows before it
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast
 
@@ -18,6 +18,7 @@ from tidelog.collection.formats.avro.container import (
     ROWS_MAX,
     AvroBlock,
     blocks_in,
+    encode_long,
     unpack_blocks,
 )
 from tidelog.collection.formats.avro.schema import (
@@ -43,7 +44,8 @@ from tidelog.collection.formats.unknown import unknown_paths
 from tidelog.errors import CorruptionError, TidelogError
 
 Array: TypeAlias = "pa.Array[Any]"
-_ROWS_AT_ONCE: Final = 4_096
+_ROWS_AT_ONCE: Final = 16_384
+_BYTES_AT_ONCE: Final = 1024 * 1024  # Each byte may become a Python object.
 _NO_ROWS: Final = np.zeros(0, np.int64)
 
 
@@ -184,7 +186,7 @@ def decode_avro(data: bytes, wanted: pa.Schema, *, base: int, folds_case: bool =
     for block in blocks_in(blocks, base, header.marker):
         try:
             count, rows = block.rows(header)
-            arrays = read_rows(io.BytesIO(rows), count, decoder.schema)
+            arrays = read_rows(rows, count, decoder.schema)
             decoder.take(arrays, block.address + np.arange(count))
         except CorruptionError as error:
             decoder.misfits.append(_bad_block(block, error.sentence))
@@ -200,17 +202,25 @@ def _bad_block(block: AvroBlock, why: str) -> Misfit:
     return Misfit(block.address, f"{what} cannot be decoded: {why}", f"the rows of {what}")
 
 
-def read_rows(stream: io.BytesIO, count: int, schema: AvroSchema) -> Iterator[pa.StructArray]:
-    """Yield all rows of a stream, with a field for each field of the schema, in plain types.
+def read_rows(data: bytes, count: int, schema: AvroSchema) -> Iterator[pa.StructArray]:
+    """Yield all rows of a block, with a field for each field of the schema, in plain types.
 
     Raises:
-        CorruptionError: the stream has more bytes than the rows.
+        CorruptionError: the block has more bytes than the rows.
         Exception: fastavro cannot read the rows.
     """
     raw, read = schema.raw, require_fastavro().schemaless_reader
+    # If rows may lack bytes, a number in place of the last zero could claim any number of them.
+    is_bounded = count <= _ROWS_AT_ONCE and len(data) <= _BYTES_AT_ONCE and schema.size_min > 0
+    if is_bounded:
+        rows = _read_block(data, count, schema, read)
+        if rows is not None:
+            yield cast("pa.StructArray", pa.array(rows, raw))
+            return
+    stream = io.BytesIO(data)
     for start in range(0, count, _ROWS_AT_ONCE):
         size = min(_ROWS_AT_ONCE, count - start)
-        rows: list[Any] = []
+        rows = []
         while size - len(rows) >= SEVERAL:
             rows += read(stream, schema.several).values()
         rows += [read(stream, schema.plain) for _ in range(size - len(rows))]
@@ -218,6 +228,21 @@ def read_rows(stream: io.BytesIO, count: int, schema: AvroSchema) -> Iterator[pa
     rest = len(stream.read())
     if rest:
         raise CorruptionError(f"{rest:,} bytes follow its last row")
+
+
+def _read_block(
+    data: bytes, count: int, schema: AvroSchema, read: Callable[..., Any]
+) -> list[Any] | None:
+    """Return all rows of a block, read in one call; None if they are not exactly its bytes."""
+    # An array is the number of its items, these, and a zero. Another number may follow instead.
+    stream = io.BytesIO(encode_long(count) + data + b"\0" * bool(count))
+    try:
+        rows: list[Any] = read(stream, schema.block)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - the caller reads the rows one by one, for the reason
+        return None
+    return rows if len(rows) == count and not stream.read(1) else None
 
 
 def split_blocks(data: bytes, base: int) -> list[PackedGroups]:

@@ -110,14 +110,15 @@ class AvroSchema:
     """A schema of records: the names and types of the fields.
 
     Shape: ``plain`` is the parsed schema of one row in plain types. ``several`` is that of
-        `SEVERAL` rows, one after another: fastavro reads them in one call. A row has at least
-        ``size_min`` bytes.
+        `SEVERAL` rows, one after another, and ``block`` that of an array of rows: fastavro reads
+        them in one call. A row has at least ``size_min`` bytes.
     """
 
     names: tuple[str, ...]
     types: tuple[AvroType, ...]
     plain: Any
     several: Any
+    block: Any
     size_min: int
 
     @property
@@ -156,10 +157,11 @@ def parse_avro_schema(text: str | bytes) -> AvroSchema:
             raise _bad("its record has no fields")
         plain = library.parse_schema(_copy(record.plain))
         several = library.parse_schema(_copy(_several(record.plain)))
+        block = library.parse_schema(_copy({"type": "array", "items": record.plain}))
     except (*_INVALID, library.SchemaParseException, library.UnknownType) as error:
         raise _bad(f"it is not valid: {type(error).__name__}") from error
     names = tuple(one["name"] for one in fields)
-    return AvroSchema(names, record.fields, plain, several, record.size_min)
+    return AvroSchema(names, record.fields, plain, several, block, record.size_min)
 
 
 def _several(row: Any) -> Any:
