@@ -241,7 +241,7 @@ DAMAGED: list[tuple[str, Any, bytes, str]] = [
     ("a number of 70 bits", N, block(1, b"\xff" * 10), "Error"),
     ("an int of 33 bits", record(x="int"), block(1, long(2**32)), "ArrowInvalid"),
     ("a decimal of 32 bytes", record(x=PRICE), block(1, long(32) + b"1" * 32), "ValueError"),
-    ("rows without bytes", record(x="null"), block(1, HUGE), "9 bytes follow its last row"),
+    ("rows without bytes", record(x="null"), block(1, HUGE), "10 bytes follow its last row"),
     ("more rows in their place", N, block(1, long(5) + long(1) + long(6)), "2 bytes follow"),
     ("no bytes", N, MARKER, "ends within its first bytes"),
     ("a marker within", N, block(1, long(5) + MARKER), "before the file's marker, but says"),
