@@ -88,7 +88,7 @@ def test_the_origin_of_times_is_told() -> None:
         (("--generator", "dice"), "--generator must be one of counter, key-value, not 'dice'"),
         (
             ("--generator", "counter", "--format", "parquet"),
-            "must be one of rows, json, csv, avro, text, not 'parquet'",
+            "must be one of rows, json, csv, avro, text, bytes, not 'parquet'",
         ),
         (("--generator", "counter", "--format", "json"), "has no text to decode"),
         (("--log", "l", "--format", "avro"), "needs --avro-schema: the text of the schema"),

@@ -149,6 +149,21 @@ async def test_lines_of_text_and_csv_can_have_a_key() -> None:
     assert found == [(1, "a", "b"), (1, "e", "f"), (2, "c", "d")]
 
 
+@pytest.mark.parametrize("is_keyed", [False, True])
+async def test_messages_can_stay_as_they_are(is_keyed: bool) -> None:
+    """Bytes of any kind are a row. A message without them is a null, or deletes its key."""
+    bodies = [b"two\nlines", None, b"\xff\x00", b"", b"last"]
+    Shelf.rows["a"] = [row(n % 2, 1, body=body) for n, body in enumerate(bodies)]
+    keyed: dict[str, Any] = {"include": ("k",), "envelope": "upsert", "key": ("k",)}
+    location = await location_with(format="bytes", **(keyed if is_keyed else {}))
+
+    await ingest(location, "s")
+
+    found = [one["body"] for one in await contents(location)]
+    assert sorted(found, key=str) == ([b"", b"last"] if is_keyed else sorted(bodies, key=str))
+    assert await contents(location, "s_errors") == []
+
+
 async def test_new_fields_become_columns_next_to_included_ones() -> None:
     """A field with the name of an included column is not taken for it."""
     Shelf.rows["a"] = [row(1, 1, body=text(v=1))]
@@ -189,6 +204,8 @@ async def test_a_rendition_includes_the_same_columns() -> None:
         ({"include": ("k=v",)}, "the text has a field 'v', too: give the included column another"),
         ({"include": ("k",), "format": "rows"}, "the format 'rows' has all columns"),
         ({"include": ("k",), "schema": "k bigint"}, "schema= has no field of the text"),
+        ({"format": "bytes", "schema": "b varchar"}, "format='bytes' has one column of bytes"),
+        ({"format": "bytes", "evolve": True}, "makes a row of each message, with one column"),
         ({"include": "k"}, "include must be a tuple of str"),
     ],
 )

@@ -194,7 +194,7 @@ async def test_columns_are_inferred_from_texts() -> None:
         ),
         ({"settings": {"deep": "1"}}, r"settings\['deep'\] is not a setting .* its settings: wide"),
         ({"schema": "k bigint, x int"}, "has 'x', which is not a column .* k, at, gone, body"),
-        ({"format": "parquet"}, "must be one of rows, json, csv, text, not 'parquet'"),
+        ({"format": "parquet"}, "must be one of rows, json, csv, avro, text, bytes, not 'parquet'"),
         ({"format": "csv", "csv": CsvOptions(header=True)}, "have no header"),
         ({"format": "csv"}, "pass schema="),
         ({"files": "x/*.jsonl"}, "pass files= or kind=, not both"),

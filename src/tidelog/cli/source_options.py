@@ -95,11 +95,11 @@ Settings = Annotated[
 Format = Annotated[
     str | None,
     typer.Option(
-        metavar="json|json-array|csv|parquet|avro|text|rows",
+        metavar="json|json-array|csv|parquet|avro|text|bytes|rows",
         help="json (the default) is JSON lines, or json-array if the first file is one; csv: "
         "see docs/guides/ingest-csv.md; text makes a row of each line. For sources other than "
-        "files: json, csv, avro or text decodes the column 'body'; rows (the default) keeps the "
-        "columns.",
+        "files: json, csv, avro or text decodes the column 'body' (of Kafka: 'value'), bytes keeps "
+        "it as it is; rows (the default) keeps the columns.",
     ),
 ]
 AvroSchema = Annotated[

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidelog.collection.catalog.catalog import COLLECTION, RenditionInfo, SourceInfo
 from tidelog.collection.collection import Collection
 from tidelog.collection.formats.json.texts import check_json_name
-from tidelog.collection.formats.text import TEXT_FORMAT
+from tidelog.collection.formats.text import BYTES_FORMAT, TEXT_FORMAT
 from tidelog.collection.source.kind import ROWS, told
 from tidelog.collection.source.kinds import open_kind
 from tidelog.collection.table.alteration import Alteration
@@ -44,10 +44,10 @@ def altered_source(
             f"the source {source.name!r} reads another collection, so its columns stay: create "
             "another source, or a rendition with 'tidelog rendition create'"
         )
-    if change.add.names and source.format == TEXT_FORMAT:
+    if change.add.names and source.format in (TEXT_FORMAT, BYTES_FORMAT):
         raise UsageError(
-            f"the source {source.name!r} reads text, so it has one column: to decode the lines, "
-            "create another source"
+            f"the source {source.name!r} has the format {source.format!r}, so it has one column of "
+            "the input: to decode that, create another source"
         )
     if change.add.names and source.format == "csv" and not source.csv.has_header:
         raise UsageError(

@@ -24,7 +24,14 @@ from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
 from tidelog.collection.formats.json.texts import check_json_name
 from tidelog.collection.formats.lines import CsvDialect
 from tidelog.collection.formats.names import spelled_once
-from tidelog.collection.formats.text import TEXT_COLUMNS, TEXT_FORMAT, check_text_columns
+from tidelog.collection.formats.text import (
+    BYTES_COLUMNS,
+    BYTES_FORMAT,
+    TEXT_COLUMNS,
+    TEXT_FORMAT,
+    check_bytes_columns,
+    check_text_columns,
+)
 from tidelog.collection.formats.times import check_time_type
 from tidelog.collection.formats.types import parse_schema
 from tidelog.collection.ingest.program import program_of
@@ -230,6 +237,8 @@ def _body_columns(
         raise UsageError("schema= has no field of the text: add one, or use format='rows'")
     if spec.read_as == TEXT_FORMAT:
         return CsvDialect(), TEXT_COLUMNS if given is None else given
+    if spec.read_as == BYTES_FORMAT:
+        return CsvDialect(), BYTES_COLUMNS if given is None else given
     if spec.read_as == AVRO_FORMAT:
         found = columns_of_messages(spec.avro_schema or "")
         return CsvDialect(), found if given is None else given
@@ -333,6 +342,8 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
     """
     if spec.read_as == TEXT_FORMAT:
         check_text_columns(pa.schema([one for one in given if one.name not in spec.includes]))
+    if spec.read_as == BYTES_FORMAT:
+        check_bytes_columns(pa.schema([one for one in given if one.name not in spec.includes]))
     known = joined_names(given.names)
     for option, columns in (("key=", spec.key), ("time_column=", (spec.time_column,))):
         for column in columns:

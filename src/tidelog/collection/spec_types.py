@@ -15,7 +15,7 @@ from tidelog.collection.catalog.retention import parse_retention_ms
 from tidelog.collection.formats.avro.container import AVRO_FORMAT
 from tidelog.collection.formats.csv.guess import CsvOptions, check_csv
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
-from tidelog.collection.formats.text import TEXT_FORMAT
+from tidelog.collection.formats.text import BYTES_FORMAT, TEXT_FORMAT
 from tidelog.collection.formats.times import UNITS, parse_duration_ms
 from tidelog.collection.source.kind import ROWS
 from tidelog.core.arguments import check_kind, check_whole, quoted
@@ -24,7 +24,7 @@ from tidelog.errors import UsageError
 from tidelog.store.urls import secrets_in
 
 FORMATS = ("json", ARRAY_FORMAT, "csv", "parquet", AVRO_FORMAT, TEXT_FORMAT)
-FORMATS_OF_KINDS = (ROWS, "json", "csv", AVRO_FORMAT, TEXT_FORMAT)
+FORMATS_OF_KINDS = (ROWS, "json", "csv", AVRO_FORMAT, TEXT_FORMAT, BYTES_FORMAT)
 ENVELOPES = ("none", "upsert")
 SHARDS_MAX = 256
 _OF_COLLECTIONS: Final = ("collection", "column", "created")
@@ -188,7 +188,7 @@ class SourceSpec:
                 "delimiter=, quote=, null=, date_format=, timestamp_format=, header= and "
                 "multiline= need format='csv': add it, or remove them"
             )
-        if self.read_as == TEXT_FORMAT:
+        if self.read_as in (TEXT_FORMAT, BYTES_FORMAT):
             self._check_text()
         if not 1 <= self.shards <= SHARDS_MAX:
             raise UsageError(f"shards= must be from 1 to {SHARDS_MAX}", given=self.shards)
@@ -241,7 +241,8 @@ class SourceSpec:
         if self.include and not self.ignore_case and not self.evolve:
             return  # The key and the times are in the included columns.
         self._check_plain(
-            "format='text' makes a row of each line, with one column",
+            f"format={self.read_as!r} makes a row of each "
+            f"{'line' if self.read_as == TEXT_FORMAT else 'message'}, with one column",
             ignore_case=self.ignore_case,
         )
 

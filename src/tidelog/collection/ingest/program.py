@@ -38,7 +38,7 @@ from tidelog.collection.formats.avro.schema import require_fastavro
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
 from tidelog.collection.formats.parquet import footer_bytes, pack_range
 from tidelog.collection.formats.records import OFFSET
-from tidelog.collection.formats.text import TEXT_COLUMNS, TEXT_FORMAT
+from tidelog.collection.formats.text import BYTES_COLUMNS, BYTES_FORMAT, TEXT_COLUMNS, TEXT_FORMAT
 from tidelog.collection.ingest.compute import (
     Feedback,
     Job,
@@ -130,6 +130,7 @@ Ynl0ZXMsIG0=
 _NAME: Final = "sample"
 _MARK: Final = b"PAR1"
 AVRO_MESSAGES: Final = "avro messages"
+_COLUMNS_OF: Final = {TEXT_FORMAT: TEXT_COLUMNS, BYTES_FORMAT: BYTES_COLUMNS}
 
 
 def check_program(info: SourceInfo) -> None:
@@ -161,7 +162,7 @@ def program_of(info: SourceInfo) -> dict[str, str]:
         UsageError: the source's kind is not installed here, or its version is no whole number.
     """
     # The key and the time of a line of text are in columns next to it.
-    is_text = info.format == TEXT_FORMAT
+    is_text = info.format in (TEXT_FORMAT, BYTES_FORMAT)
     upsert = info.envelope == "upsert" and not is_text
     timed = info.time_column is not None and not is_text
     kept = "-".join(["upsert"] * upsert + ["time"] * timed) or "append"
@@ -178,7 +179,7 @@ def program_of(info: SourceInfo) -> dict[str, str]:
 @lru_cache(maxsize=32)
 def _digest(format: str, *, upsert: bool, timed: bool) -> str:
     """Return a digest of the updates of a sample, and of the places of its bad records."""
-    columns = TEXT_COLUMNS if format == TEXT_FORMAT else pa.schema(_TYPES)
+    columns = _COLUMNS_OF.get(format, pa.schema(_TYPES))
     schema = shard_schema(columns, key=["id"] if upsert else [])
     job = _job(format, schema, upsert=upsert, timed=timed)
     shaped = shape_messages(_sample(format), job.ranges[0], 0, job)
@@ -228,6 +229,9 @@ def _sample(format: str) -> bytes | pa.Table:
     """Return the sample as a source of a format reads it."""
     if format == "csv":
         return _CSV
+    if format == BYTES_FORMAT:
+        addresses = pa.array([3, 5, 9], pa.int64())
+        return pa.table({BODY: pa.array([_TEXT, None, b""], pa.binary()), OFFSET: addresses})
     if format == TEXT_FORMAT:
         return _TEXT
     if format == "parquet":

@@ -37,6 +37,7 @@ from tidelog.collection.formats.records import (
     shown,
     texts_of,
 )
+from tidelog.collection.formats.text import BYTES_FORMAT, decode_bytes
 from tidelog.collection.source.binding import AddressRange, FileRange
 from tidelog.collection.source.decode import (
     COMMAS,
@@ -124,6 +125,8 @@ def decode_rows(
             bodies = partial(
                 _decode_avro, path=found.path, decode=decoder, wanted=own, required=needed
             )
+        if format == BYTES_FORMAT:
+            bodies = partial(_keep_bytes, path=found.path, wanted=own, required=needed)
         if not include:
             return bodies(rows)
         deletes = np.zeros(rows.num_rows, dtype=np.bool_)
@@ -161,6 +164,14 @@ def _decode_bodies(
         if line is None
     ]
     return _decode_records(lines, addresses, misfits, path, decode)
+
+
+def _keep_bytes(
+    rows: pa.Table, *, path: str, wanted: pa.Schema, required: Sequence[str]
+) -> DecodedRows:
+    bodies = rows.column(BODY).cast(pa.binary()).to_pylist()
+    records = decode_bytes(bodies, rows.column(OFFSET).to_numpy(), wanted)
+    return fit_records(records, path, wanted, required=required)
 
 
 def _decode_avro(
