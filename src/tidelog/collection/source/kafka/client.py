@@ -231,8 +231,8 @@ class Brokers:
 class PartitionReader:
     """A consumer that reads ranges of offsets, of committed transactions only.
 
-    It knows where it is: a range that starts where the last one ended needs no new request. The
-    messages that it has read beyond the last range are in ``ahead``.
+    It is assigned to a partition only within a range, so an idle reader asks for nothing. The
+    messages that it has read beyond the last range, which ended ``at`` a place, are in ``ahead``.
     """
 
     config: Mapping[str, str | int | bool]
@@ -244,6 +244,7 @@ class PartitionReader:
     _next: int = 0
     _limit: int = 0
     _is_done: bool = False
+    _is_assigned: bool = False
 
     def __post_init__(self) -> None:
         from confluent_kafka import Consumer
@@ -259,18 +260,15 @@ class PartitionReader:
             "queued.max.messages.kbytes": 32_768,
             # A request for new messages waits so long, and delays the one for another partition.
             "fetch.wait.max.ms": int(_STEP_S * 1000),
+            "fetch.queue.backoff.ms": int(_STEP_S * 1000),
             "error_cb": self.troubles.add,
         }
         self._consumer = _made(Consumer, made)
 
     def begin(self, place: Place, start: int, limit: int) -> None:
         """Begin to read the offsets ``[start, limit)`` of a partition."""
-        from confluent_kafka import TopicPartition
-
         if self.at != (place, start):
             self.ahead = []
-            self._consumer.assign([TopicPartition(*place, start)])
-        self._consumer.resume([TopicPartition(*place)])
         self.at, self._place, self._next, self._limit = None, place, start, limit
         self._is_done = start >= limit
 
@@ -285,22 +283,29 @@ class PartitionReader:
         waited = 0.0
         while not self._is_done:
             batch, self.ahead = self.ahead, []
-            # A consumer waits for all that are asked for, so ask for no more than there can be.
-            left = max(1, self._limit - self._next)
-            batch = batch or self._consumer.consume(min(most, left), timeout=_STEP_S)
-            found = self._within(batch)
+            found = self._within(batch or self._consume(most))
             if found:
                 return found
             # An answer without messages of the range also takes time, at most a step.
             waited += _STEP_S
             if waited > WAIT_S or (waited > 1 and self.troubles.is_refusal):
                 raise self.troubles.error(f"a read of {self._place[0]}/{self._place[1]}")
+        if self._is_assigned:
+            self._consumer.unassign()
+        self.at, self._is_assigned = (self._place, self._limit), False
+        return []
+
+    def _consume(self, most: int) -> list[Message]:
         from confluent_kafka import TopicPartition
 
-        if self.at is None:
-            self._consumer.pause([TopicPartition(*self._place)])  # An idle reader asks for nothing.
-        self.at = (self._place, self._limit)
-        return []
+        # To pause and resume a consumer instead would race with assignments: it may then get no
+        # messages at all.
+        if not self._is_assigned:
+            self._consumer.assign([TopicPartition(*self._place, self._next)])
+            self._is_assigned = True
+        # A consumer waits for all that are asked for, so ask for no more than there can be.
+        left = max(1, self._limit - self._next)
+        return self._consumer.consume(min(most, left), timeout=_STEP_S)
 
     def _within(self, batch: list[Message]) -> list[Message]:
         """Return the messages of a batch that are before the limit, and keep the others."""
@@ -315,8 +320,7 @@ class PartitionReader:
                 self.ahead, self._is_done = batch[index:], True
                 break
             elif error.code() == KafkaError._PARTITION_EOF:
-                if _offset(message) >= self._limit:
-                    self._is_done = True
+                self._is_done = self._is_done or _offset(message) >= self._limit
             else:
                 raise self._error(error)
         if found:

@@ -32,7 +32,7 @@ from tidelog.collection.source.kafka.client import (
 )
 from tidelog.collection.source.kind import ADDRESS, Frontier, OpenedWith, RowRange, SourceKind
 from tidelog.core.arguments import quoted
-from tidelog.errors import GoneError, PositionCollected, SourceRewritten, UsageError
+from tidelog.errors import GoneError, LocationError, PositionCollected, SourceRewritten, UsageError
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -104,6 +104,7 @@ class KafkaMessages(SourceKind):
         self._extent: TopicExtent | None = None
         self._brokers: Brokers | None = None
         self._idle: list[PartitionReader] = []
+        self._ids: dict[str, str] = {}  # The ids of topics that this process has seen.
         self._committed: dict[Place, int] = {}
         self._is_weighed = False
         opening.text("servers")
@@ -134,14 +135,19 @@ class KafkaMessages(SourceKind):
     async def proof(self, found: RowRange) -> str:
         """Return the id of the topic, in which an offset always has the same message."""
         extent, place = await self._facts(), _place(found.path)
+        # Another ingester may have seen more messages than these facts have.
+        if extent.end.get(place, 0) < found.limit:
+            extent = await self._facts(anew=True)
         topic = extent.topics.get(place[0])
         if topic is None:
-            raise GoneError(f"the topic {place[0]!r} no longer exists")
+            raise _gone(place[0])
+        if found.proof and found.proof != topic.id:
+            raise _replaced(place[0])
         if extent.end.get(place, 0) < found.limit:
             raise SourceRewritten(
                 f"{found.path!r} ends at {extent.end.get(place, 0)}, before the offset "
-                f"{found.limit} that the source has read: it is another topic of the same name, or "
-                "brokers have lost messages. Drop the source and create it again"
+                f"{found.limit} that the source has read: brokers have lost messages. Drop the "
+                "source and create it again"
             )
         first = extent.first.get(place, 0)
         if found.start < first:
@@ -178,6 +184,7 @@ class KafkaMessages(SourceKind):
             table = await clock.offload(partial(_rows, batch, found, names))
             self.row_bytes = max(1, table.nbytes // table.num_rows)
             yield table
+        await self._check_topic(place[0], found.proof)
         # After an error, the reader is left to the garbage collector, which closes it.
         self._idle = [*self._idle[1 - IDLE_READERS :], reader]
 
@@ -216,17 +223,40 @@ class KafkaMessages(SourceKind):
         now_us = self.opening.clock.now_us()
         if anew or self._extent is None or now_us - self._extent.read_us > FRESH_US:
             config = await self._config()
-            self._extent = await self.opening.clock.offload(lambda: self._ask(config, now_us))
+            extent = await self.opening.clock.offload(lambda: self._ask(config, now_us))
+            self._compare(extent.topics)
+            self._extent = extent
         return self._extent
 
+    def _compare(self, topics: Mapping[str, TopicFacts]) -> None:
+        """Check that the topics that this process has seen before are still there."""
+        for name, found in topics.items():
+            if self._ids.setdefault(name, found.id) != found.id:
+                raise _replaced(name)
+        for name in self._ids.keys() - topics.keys():
+            raise _gone(name)
+
+    async def _check_topic(self, name: str, proof: str) -> None:
+        """Check, after a read, that the messages were those of the topic with this id."""
+        if not proof:
+            return
+        brokers = self._brokers or Brokers(await self._config())
+        topics = await self.opening.clock.offload(lambda: brokers.describe([name]))
+        if name not in topics:
+            raise _gone(name)
+        if topics[name].id != proof:
+            raise _replaced(name)
+
     def _ask(self, config: Mapping[str, str | int | bool], now_us: int) -> TopicExtent:
-        if self._brokers is None:
-            self._brokers = Brokers(config)
-        brokers = self._brokers
-        topics = brokers.describe(self._named(brokers))
-        places = [(name, one) for name, topic in topics.items() for one in topic.partitions]
-        first = brokers.offsets(places, "first")
-        return TopicExtent(now_us, topics, first, brokers.offsets(places, "end"))
+        brokers = self._brokers = self._brokers or Brokers(config)
+        try:
+            topics = brokers.describe(self._named(brokers))
+            places = [(name, one) for name, topic in topics.items() for one in topic.partitions]
+            first = brokers.offsets(places, "first")
+            return TopicExtent(now_us, topics, first, brokers.offsets(places, "end"))
+        except LocationError:
+            self._brokers = None  # A new client reads the secrets again.
+            raise
 
     def _named(self, brokers: Brokers) -> list[str]:
         plain = [name for name in self.topics if isinstance(name, str)]
@@ -302,6 +332,20 @@ def _decoded(begin: str) -> Mapping[str, int] | None:
     return msgspec.json.decode(begin, type=dict[str, int]) if begin.startswith("{") else None
 
 
+def _gone(topic: str) -> GoneError:
+    return GoneError(
+        f"the topic {topic!r} no longer exists. To ingest other topics, drop the source and "
+        "create it again"
+    )
+
+
+def _replaced(topic: str) -> SourceRewritten:
+    return SourceRewritten(
+        f"the topic {topic!r} was deleted and created again, so its messages are not those that "
+        "the source has read. Drop the source and create it again"
+    )
+
+
 def _path(place: Place) -> str:
     return f"{place[0]}/{place[1]}"
 
@@ -339,6 +383,9 @@ def _values(batch: Sequence[Message], name: str) -> list[Any]:
 
 
 def _headers(message: Message) -> list[dict[str, Any]] | None:
-    found = message.headers()
+    try:
+        found = message.headers()
+    except (SystemError, UnicodeDecodeError):  # The client cannot return keys that are not text.
+        return [{"key": None, "value": None}]
     pairs = found.items() if isinstance(found, dict) else found
     return None if pairs is None else [{"key": key, "value": value} for key, value in pairs]
