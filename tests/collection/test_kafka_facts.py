@@ -17,7 +17,7 @@ from tidelog.collection.source.kafka.client import Place, TopicFacts
 from tidelog.collection.source.kafka.messages import KafkaMessages
 from tidelog.collection.source.kind import OpenedWith, RowRange
 from tidelog.core.clock import SystemClock
-from tidelog.errors import GoneError, LocationError, SourceRewritten
+from tidelog.errors import GoneError, LocationError, PositionCollected, SourceRewritten
 from tidelog.store.memory import MemoryStore
 
 
@@ -29,6 +29,7 @@ class Cluster:
     end: int = 10
     is_down: bool = False
     clients: int = 0
+    names: Callable[[], list[str]] = list
 
     def __call__(self, _config: object) -> Cluster:
         self.clients += 1
@@ -64,9 +65,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return found
 
 
-@pytest.fixture
-def kind(cluster: Cluster) -> KafkaMessages:
-    """A source of the topic ``t``, which has seen the cluster once."""
+def opened(topic: str) -> KafkaMessages:
+    """Return a source of a topic or a pattern, which has seen the cluster once."""
     info = SourceInfo(
         id="s",
         name="s",
@@ -75,15 +75,21 @@ def kind(cluster: Cluster) -> KafkaMessages:
         patterns=(),
         format="rows",
         kind="kafka",
-        settings={"servers": "nowhere:1", "topic": "t", "from": '{"t/0":0}'},
+        settings={"servers": "nowhere:1", "topic": topic, "from": '{"t/0":0}'},
     )
     opening = OpenedWith(
         info=info, store=MemoryStore(), clock=SystemClock(), open_store=lambda _url: MemoryStore()
     )
-    opened = KafkaMessages(opening)
-    opened._is_weighed = True
-    asyncio.run(opened.head())
-    return opened
+    found = KafkaMessages(opening)
+    found._is_weighed = True
+    asyncio.run(found.head())
+    return found
+
+
+@pytest.fixture
+def kind(cluster: Cluster) -> KafkaMessages:
+    """A source of the topic ``t``, which has seen the cluster once."""
+    return opened("t")
 
 
 BOUND = RowRange(path="t/0", start=0, limit=10, proof="id-1")
@@ -170,3 +176,22 @@ def test_a_header_without_text_as_its_key_does_not_stop_the_source() -> None:
         [{"key": "a", "value": b"1"}],
         None,
     ]
+
+
+async def read_all(kind: KafkaMessages, found: RowRange) -> None:
+    async for _ in kind.read(found):
+        pass
+
+
+def test_a_deleted_topic_of_a_pattern_does_not_stop_the_others(cluster: Cluster) -> None:
+    """Committed messages may go. A range that a tick still needs is reported, for a skip."""
+    cluster.ids["t-2"] = "id-2"
+    cluster.names = lambda: sorted(cluster.ids)
+    kind = opened("^t")
+    del cluster.ids["t"]
+
+    assert asyncio.run(kind.head()) == {"t-2/0": 10}
+    with pytest.raises(PositionCollected, match="tidelog source skip s t/0"):
+        asyncio.run(kind.proof(BOUND))
+    with pytest.raises(PositionCollected):
+        asyncio.run(read_all(kind, BOUND))

@@ -202,6 +202,24 @@ def test_new_partitions_and_topics_of_a_pattern_are_taken(
     assert reached == {f"{topic}/0": 2, f"{topic}/1": 1, f"{topic}/2": 1, f"{topic}-more/0": 1}
 
 
+def test_a_deleted_topic_of_a_pattern_does_not_stop_the_others(
+    lake: tidelog.Location, kafka: KafkaServer, topic: str
+) -> None:
+    """Its committed rows stay. Messages that were not ingested are skipped by the user."""
+    kafka.create(f"{topic}-old")
+    send(kafka, topic, {"n": 1})
+    send(kafka, f"{topic}-old", {"n": 2})
+    source(lake, kafka, f"^{topic}", format="json", schema="n int")
+    lake.sources.ingest("s")
+    kafka.delete(f"{topic}-old")
+    until(lambda: f"{topic}-old" not in kafka.admin().list_topics(timeout=5).topics)
+    send(kafka, topic, {"n": 3})
+
+    lake.sources.ingest("s")
+
+    assert numbers(lake) == [1, 2, 3]
+
+
 def expire(kafka: KafkaServer, topic: str, before: int) -> None:
     """Delete the messages of a topic before an offset, as retention does."""
     admin = kafka.admin()

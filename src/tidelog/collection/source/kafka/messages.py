@@ -140,7 +140,7 @@ class KafkaMessages(SourceKind):
             extent = await self._facts(anew=True)
         topic = extent.topics.get(place[0])
         if topic is None:
-            raise _gone(place[0])
+            raise self._gone(place[0])
         if found.proof and found.proof != topic.id:
             raise _replaced(place[0])
         if extent.end.get(place, 0) < found.limit:
@@ -234,7 +234,21 @@ class KafkaMessages(SourceKind):
             if self._ids.setdefault(name, found.id) != found.id:
                 raise _replaced(name)
         for name in self._ids.keys() - topics.keys():
-            raise _gone(name)
+            if name in self.topics:
+                raise self._gone(name)
+
+    def _gone(self, topic: str) -> GoneError:
+        """Return the error of a deleted topic; one of a pattern does not stop the others."""
+        if topic in self.topics:
+            return GoneError(
+                f"the topic {topic!r} no longer exists. To ingest other topics, drop the source "
+                "and create it again"
+            )
+        name = self.opening.info.name
+        return PositionCollected(
+            f"the topic {topic!r} was deleted before the source {name!r} had ingested it. Continue "
+            f"without it: tidelog source skip {name} {topic}/0, and so on for each partition"
+        )
 
     async def _check_topic(self, name: str, proof: str) -> None:
         """Check, after a read, that the messages were those of the topic with this id."""
@@ -243,7 +257,7 @@ class KafkaMessages(SourceKind):
         brokers = self._brokers or Brokers(await self._config())
         topics = await self.opening.clock.offload(lambda: brokers.describe([name]))
         if name not in topics:
-            raise _gone(name)
+            raise self._gone(name)
         if topics[name].id != proof:
             raise _replaced(name)
 
@@ -330,13 +344,6 @@ def _text(topic: str | re.Pattern[str]) -> str:
 def _decoded(begin: str) -> Mapping[str, int] | None:
     """Return the offsets at which a stored source begins; None before its creation."""
     return msgspec.json.decode(begin, type=dict[str, int]) if begin.startswith("{") else None
-
-
-def _gone(topic: str) -> GoneError:
-    return GoneError(
-        f"the topic {topic!r} no longer exists. To ingest other topics, drop the source and "
-        "create it again"
-    )
 
 
 def _replaced(topic: str) -> SourceRewritten:
