@@ -40,7 +40,7 @@ class Cluster:
             raise LocationError("the brokers did not answer")
         return {name: TopicFacts(self.ids[name], (0,)) for name in names if name in self.ids}
 
-    def offsets(self, places: Iterable[Place], at: int | str) -> dict[Place, int]:
+    def settled_offsets(self, places: Iterable[Place], at: int | str) -> dict[Place, int]:
         return dict.fromkeys(places, 0 if at == "first" else self.end)
 
 
@@ -195,3 +195,36 @@ def test_a_deleted_topic_of_a_pattern_does_not_stop_the_others(cluster: Cluster)
         asyncio.run(kind.proof(BOUND))
     with pytest.raises(PositionCollected):
         asyncio.run(read_all(kind, BOUND))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rows"),
+    [
+        ([10] * 100_000, 40_000),  # As many as fit.
+        ([10] * 100_000 + [1_000_000] * 1_000, 40_000),
+        ([1_000_000] * 1_000 + [10] * 100_000, 64),  # Few, whatever their size.
+        ([1_000] * 300, 300),
+        ([10] * 50, 50),
+    ],
+)
+@pytest.mark.parametrize("assumed", [1, 1_000, 10_000_000])
+def test_a_range_has_as_many_messages_as_fit(
+    cluster: Cluster,
+    kind: KafkaMessages,
+    monkeypatch: pytest.MonkeyPatch,
+    sizes: list[int],
+    rows: int,
+    assumed: int,
+) -> None:
+    """The size that was found last does not decide, if messages have another size now."""
+    cluster.end = len(sizes)
+
+    async def size_in(_path: str, start: int, limit: int) -> int:
+        return max(sizes[start], sizes[(start + limit) // 2], sizes[limit - 1])
+
+    monkeypatch.setattr(kind, "_size_in", size_in)
+    kind._sizes["t/0"] = assumed
+
+    (found,) = asyncio.run(kind.plan({}, {"t/0": len(sizes)}, bytes_max=400_000))
+
+    assert 0.8 * rows <= found.limit <= rows

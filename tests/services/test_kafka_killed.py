@@ -23,8 +23,9 @@ from kit.killed_roles import Roles
 MESSAGES = 40_000
 KILLS = 20
 BROKER_KILLS = 3
+PARTITIONS = 6  # From the middle of the messages on; four before.
 KEYS = 50
-PATIENCE_S = 240
+PATIENCE_S = 480
 
 
 class Sender:
@@ -51,6 +52,9 @@ class Sender:
         }
         producer = Producer({**self.kafka.clients, **settings, "log_level": 0})
         for number in range(MESSAGES):
+            if number == MESSAGES // 2:
+                assert producer.flush(PATIENCE_S) == 0
+                self._add_partitions(producer)
             key = f"k{self.dice.randrange(KEYS)}"
             body = json.dumps({"n": number}) if number % 9 else None
             producer.produce(self.topic, body, key=key, on_delivery=self._delivered(key, number))
@@ -58,6 +62,20 @@ class Sender:
             if number % 200 == 199:
                 time.sleep(0.1)
         assert producer.flush(PATIENCE_S) == 0
+
+    def _add_partitions(self, producer: Producer) -> None:
+        """Add partitions, and wait until the producer knows them; the broker may be down."""
+        admin, until = self.kafka.admin(), time.monotonic() + PATIENCE_S
+        while True:
+            with suppress(KafkaException):
+                topic = producer.list_topics(self.topic, timeout=5).topics[self.topic]
+                if len(topic.partitions) == PARTITIONS:
+                    return
+                admin.create_partitions([NewPartitions(self.topic, PARTITIONS)])[self.topic].result(
+                    10
+                )
+            assert time.monotonic() < until
+            time.sleep(0.2)
 
     def _delivered(self, key: str, number: int) -> Any:
         def keep(error: object, message: Message) -> None:
@@ -97,7 +115,7 @@ def test_each_message_comes_in_once(tmp_path: Path, seed: int) -> None:
             roles.start(name, "ingest", "rows", *follow, "--engine", "local")
         broker_dies = sorted(dice.uniform(3, 20) for _ in range(BROKER_KILLS))
         began = time.monotonic()
-        kills, has_more = 0, False
+        kills = 0
         until = began + PATIENCE_S
         while roles.kills < KILLS or kills < BROKER_KILLS or sender.thread.is_alive():
             assert time.monotonic() < until
@@ -107,9 +125,6 @@ def test_each_message_comes_in_once(tmp_path: Path, seed: int) -> None:
                 kafka.kill()
                 kafka.start()
                 kills += 1
-            if not has_more and len(sender.sent) > MESSAGES // 4:
-                admin, has_more = kafka.admin(), True
-                admin.create_partitions([NewPartitions("t", 6)])["t"].result(60)
             with suppress(KafkaException):  # The broker starts, and does not know its groups yet.
                 check_group(kafka, lake)
             time.sleep(0.05)
@@ -122,7 +137,7 @@ def test_each_message_comes_in_once(tmp_path: Path, seed: int) -> None:
         found = Counter(zip(*(table.column(n).to_pylist() for n in ("key", "n")), strict=True))
         expected = Counter((key, number) for key, number, _ in sender.sent if number % 9)
         assert found == expected
-        assert len({one for _, _, one in sender.sent}) == 6
+        assert len({one for _, _, one in sender.sent}) == PARTITIONS
         columns = [table.column(name).to_pylist() for name in ("partition", "offset")]
         places = Counter(zip(*columns, strict=True))
         assert max(places.values()) == 1
@@ -134,7 +149,9 @@ def check_group(kafka: KafkaServer, lake: tidelog.Location) -> int:
     """Check that no offset of the group is ahead of the committed rows; return their sum."""
     reader = Consumer({**kafka.clients, "group.id": "g", "log_level": 0})
     try:
-        found = reader.committed([TopicPartition("t", one) for one in range(6)], timeout=30)
+        found = reader.committed(
+            [TopicPartition("t", one) for one in range(PARTITIONS)], timeout=30
+        )
     finally:
         reader.close()
     committed = lake.sources.status("rows").reached  # Read after the group: it may only be ahead.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from kit.certificates import Authority
 from kit.installs import skipped_without
 from kit.kafka_server import KafkaServer
 from tidelog.collection.source.kafka import client
+from tidelog.collection.spec_types import SourceSpec
 from tidelog.errors import (
     GoneError,
     LocationError,
@@ -25,6 +27,7 @@ from tidelog.errors import (
     StoreRefused,
     UsageError,
 )
+from tidelog.location import open_location
 
 WAIT_S = 60.0
 
@@ -385,6 +388,32 @@ def test_a_large_message_is_a_row_or_a_bad_row(lake: tidelog.Location, kafka: Ka
     (bad,) = contents(lake, "s_errors")
     assert (bad["file"], bad["offset"]) == ("large/0", 1)
     assert "8 MB" in bad["reason"]
+
+
+@pytest.mark.parametrize("sizes", [(100_000, 10), (10, 100_000)])
+def test_a_tick_is_small_if_messages_are_large(
+    tmp_path: Path, kafka: KafkaServer, topic: str, sizes: tuple[int, int]
+) -> None:
+    """Small messages before or after them do not hide the size of large ones."""
+    send(kafka, topic, *[b"x" * size for size in sizes for _ in range(300)])
+
+    async def planned() -> list[int]:
+        location = await open_location(str(tmp_path / "lake"), create=True)
+        settings = {"servers": kafka.servers, "topic": topic}
+        await location.sources.create(SourceSpec(name="s", kind="kafka", settings=settings))
+        limit_bytes, found = 4_000_000, []
+        ingester = await location.sources.ingester("s", bytes_max=limit_bytes)
+        head = await ingester.source.head()
+        while (tick := await ingester.tick(head)) is not None:
+            found.append(tick.rows)
+            if not tick.left_bytes:
+                break
+        return found
+
+    rows = asyncio.run(planned())
+    assert sum(rows) == 600
+    assert len(rows) >= 6, "30 MB in ticks of 4 MB, and at least 64 messages"
+    assert max(rows) < 300
 
 
 def test_rights_and_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,8 +46,8 @@ def altered_source(
         )
     if change.add.names and source.format in (TEXT_FORMAT, BYTES_FORMAT):
         raise UsageError(
-            f"the source {source.name!r} has the format {source.format!r}, so it has one column of "
-            "the input: to decode that, create another source"
+            f"the source {source.name!r} reads text or bytes as they are, so it has one column: to "
+            "decode them, create another source"
         )
     if change.add.names and source.format == "csv" and not source.csv.has_header:
         raise UsageError(

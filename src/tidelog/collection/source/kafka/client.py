@@ -24,7 +24,10 @@ Config = Mapping[str, str | int | bool]
 
 WAIT_S: Final = 30.0
 _STEP_S: Final = 0.05
+_WAIT_MS: Final = 5
 _CALL_S: Final = 10.0
+_ASKS: Final = 10
+_PAUSE_S: Final = 0.3
 _NO_GROUP: Final = "tidelog"  # A consumer must name a group; it never joins this one.
 
 
@@ -88,6 +91,21 @@ def _REFUSED() -> tuple[int, ...]:  # noqa: N802 - as above
         Codes.CLUSTER_AUTHORIZATION_FAILED,
         Codes._AUTHENTICATION,
         Codes.SASL_AUTHENTICATION_FAILED,
+    )
+
+
+def _is_moving(error: LocationError) -> bool:
+    """Return True if a partition is new, or changes its leader: both take a moment."""
+    from confluent_kafka import KafkaError as Codes
+    from confluent_kafka import KafkaException
+
+    cause = error.__cause__
+    return isinstance(cause, KafkaException) and cause.args[0].code() in (
+        Codes.NOT_LEADER_FOR_PARTITION,
+        Codes.LEADER_NOT_AVAILABLE,
+        Codes.UNKNOWN_TOPIC_OR_PART,
+        Codes.FENCED_LEADER_EPOCH,
+        Codes.UNKNOWN_LEADER_EPOCH,
     )
 
 
@@ -213,6 +231,22 @@ class Brokers:
                 raise self.troubles.error(what, error.args[0]) from error
         return found
 
+    def settled_offsets(self, places: Iterable[Place], at: int | str) -> dict[Place, int]:
+        """Return offsets as `offsets` does; ask again while partitions change their leaders.
+
+        Raises:
+            LocationError: the brokers did not answer, or refused, or have no leader for long.
+        """
+        wanted = list(places)
+        for _ in range(_ASKS - 1):
+            try:
+                return self.offsets(wanted, at)
+            except LocationError as error:
+                if not _is_moving(error):
+                    raise
+                self.admin.poll(_PAUSE_S)
+        return self.offsets(wanted, at)
+
     def _answer(self, future: Future[T], what: str) -> T:
         """Return the result of a request; stop waiting if the brokers refuse the credentials."""
         waited = 0.0
@@ -259,7 +293,7 @@ class PartitionReader:
             "auto.offset.reset": "error",
             "queued.max.messages.kbytes": 32_768,
             # A request for new messages waits so long, and delays the one for another partition.
-            "fetch.wait.max.ms": int(_STEP_S * 1000),
+            "fetch.wait.max.ms": _WAIT_MS,
             "fetch.queue.backoff.ms": int(_STEP_S * 1000),
             "error_cb": self.troubles.add,
         }

@@ -42,7 +42,9 @@ FRESH_US: Final = 1_000_000  # Facts of the brokers are used for so long.
 BATCH_BYTES: Final = 16 * 1024 * 1024
 BATCH_ROWS: Final = 20_000
 IDLE_READERS: Final = 4
-_SAMPLE_ROWS: Final = 200
+SURE_ROWS: Final = 64  # So many messages fit into memory, whatever their size.
+_SAMPLE_ROWS: Final = 8
+_LOOKS: Final = 4
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 _TYPES: Final[Mapping[str, pa.DataType]] = {
     "key": pa.binary(),
@@ -107,6 +109,7 @@ class KafkaMessages(SourceKind):
         self._ids: dict[str, str] = {}  # The ids of topics that this process has seen.
         self._committed: dict[Place, int] = {}
         self._is_weighed = False
+        self._sizes: dict[str, int] = {}  # The size of a message of each partition, as found last.
         opening.text("servers")
 
     async def columns(self) -> pa.Schema:
@@ -130,7 +133,44 @@ class KafkaMessages(SourceKind):
     async def plan(self, start: Frontier, limit: Frontier, *, bytes_max: int) -> Sequence[RowRange]:
         begins = await self._beginnings()
         first = {path: start.get(path, begins.get(path, 0)) for path in limit}
-        return await super().plan(first, limit, bytes_max=bytes_max)
+        left = {path: (first[path], end) for path, end in limit.items() if first[path] < end}
+        share = max(1, bytes_max // max(1, len(left)))
+        return [await self._fitting(path, *left[path], share) for path in sorted(left)]
+
+    async def _fitting(self, path: str, start: int, end: int, share: int) -> RowRange:
+        """Return the first messages of a partition, of about ``share`` bytes.
+
+        The size of messages can change at any place, and a range must fit into memory. So look at
+        some messages at its start, in its middle and at its end before it is bound.
+        """
+        extent = await self._facts()
+        size = self._sizes.get(path, self.row_bytes)
+        limit = min(end, start + max(SURE_ROWS, share // size))
+        if start < extent.first.get(_place(path), 0):  # The proof reports that they are expired.
+            return RowRange(path=path, start=start, limit=limit)
+        for _ in range(_LOOKS):
+            rows = limit - start
+            if limit == end and rows <= SURE_ROWS:
+                break
+            size = self._sizes[path] = await self._size_in(path, start, limit)
+            fitting = max(SURE_ROWS, share // size)
+            known, limit = limit, min(end, start + fitting)
+            if 0.8 * rows < limit - start < 1.25 * rows:
+                limit = min(limit, known)
+                break
+        else:
+            limit = min(limit, known)
+        return RowRange(path=path, start=start, limit=limit, size_bytes=(limit - start) * size)
+
+    async def _size_in(self, path: str, start: int, limit: int) -> int:
+        """Return the size of a message in a range: the greatest mean of three places in it."""
+        found = 1
+        for at in (start, (start + limit) // 2, limit - _SAMPLE_ROWS):
+            asked = RowRange(path=path, start=at, limit=min(limit, at + _SAMPLE_ROWS))
+            tables = [table async for table in self.read(asked)]
+            rows = sum(table.num_rows for table in tables)
+            found = max(found, sum(table.nbytes for table in tables) // max(1, rows))
+        return found
 
     async def proof(self, found: RowRange) -> str:
         """Return the id of the topic, in which an offset always has the same message."""
@@ -200,7 +240,7 @@ class KafkaMessages(SourceKind):
         self._idle.append(reader)
 
     async def _weigh(self, extent: TopicExtent) -> None:
-        """Learn the size of a message from the last ones of the longest partition."""
+        """Learn the size of a message from the last ones of the longest partition, for the lag."""
         counts = {place: end - extent.first.get(place, 0) for place, end in extent.end.items()}
         place = max(counts, key=counts.__getitem__, default=None)
         if place is None or not counts[place]:
@@ -266,8 +306,8 @@ class KafkaMessages(SourceKind):
         try:
             topics = brokers.describe(self._named(brokers))
             places = [(name, one) for name, topic in topics.items() for one in topic.partitions]
-            first = brokers.offsets(places, "first")
-            return TopicExtent(now_us, topics, first, brokers.offsets(places, "end"))
+            first = brokers.settled_offsets(places, "first")
+            return TopicExtent(now_us, topics, first, brokers.settled_offsets(places, "end"))
         except LocationError:
             self._brokers = None  # A new client reads the secrets again.
             raise
@@ -303,7 +343,7 @@ class KafkaMessages(SourceKind):
         brokers = self._brokers
         if brokers is None:
             return {}
-        found = await self.opening.clock.offload(lambda: brokers.offsets(extent.end, time))
+        found = await self.opening.clock.offload(lambda: brokers.settled_offsets(extent.end, time))
         # After the newest message, Kafka answers -1.
         return {place: at if at >= 0 else extent.end[place] for place, at in found.items()}
 
