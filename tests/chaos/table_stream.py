@@ -18,6 +18,8 @@ FOLDER = Path(__file__).parent
 COLUMNS = "a bigint, b varchar"
 ROWS = 20
 TIMES = 3  # Inserts before each run; each is a micro-batch.
+STARTS = 4
+NOT_STARTED = "Python worker failed to connect back"
 PUTS = 9  # A run of three micro-batches has at least as many puts.
 
 
@@ -46,14 +48,18 @@ def run(url: str, checkpoint: Path, count: Path, *, die_at: int, lands: bool) ->
         **({"DIE_AFTER": "1"} if lands else {}),
     }
     command = [sys.executable, "-m", "chaos.table_stream", url, str(checkpoint)]
-    process = subprocess.run(
-        command,
-        env=environment,
-        start_new_session=True,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    for _ in range(STARTS):
+        process = subprocess.run(
+            command,
+            env=environment,
+            start_new_session=True,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        # Spark waits ten seconds for a worker of its own, which is too short on a busy machine.
+        if process.returncode in (0, -signal.SIGKILL) or NOT_STARTED not in process.stderr:
+            break
     assert process.returncode in (0, -signal.SIGKILL), process.stderr[-3_000:]
     return process.returncode
 

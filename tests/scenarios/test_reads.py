@@ -61,10 +61,10 @@ async def test_t23_they_make_the_whole_while_others_merge_and_collect(place: Pla
     async def maintenance() -> None:
         other = place.shard()
         while not (await other.upper()).is_empty:
-            # The writers may truncate a record before the compactor learns whether it is its own.
+            # The writers may truncate a record before this process learns whether it is its own.
             with suppress(OutcomeUnknown):
                 await compact(other, full=True)
-            await other.collect(after_us=0)
+                await other.collect(after_us=0)
             await asyncio.sleep(0.001)
 
     async def read(as_of: int) -> tuple[Counter[Row], list[Update]]:
