@@ -139,7 +139,7 @@ async def test_a_file_that_cannot_be_read_waits_and_the_others_are_ingested(
 
 
 async def test_avro_files_of_a_source_of_json_name_the_format(tmp_path: Path) -> None:
-    """A user who forgets the format is told which one to add."""
+    """The error names the format to add."""
     lake = await lake_with(tmp_path, a=avro_bytes(NUMBERED, numbers(1)))
 
     with pytest.raises(UsageError, match=r"is an avro file: add format='avro'"):

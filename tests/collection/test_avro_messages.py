@@ -161,7 +161,7 @@ def test_columns_of_the_kind_come_next_to_the_record() -> None:
         format="avro",
         schemas=OWN,
         include={"key": "key"},
-        has_tombstones=True,
+        are_tombstones=True,
     )
 
     rows = found.rows.to_pylist()

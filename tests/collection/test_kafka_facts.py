@@ -40,7 +40,7 @@ class Cluster:
             raise LocationError("the brokers did not answer")
         return {name: TopicFacts(self.ids[name], (0,)) for name in names if name in self.ids}
 
-    def settled_offsets(self, places: Iterable[Place], at: int | str) -> dict[Place, int]:
+    def offsets(self, places: Iterable[Place], at: int | str) -> dict[Place, int]:
         return dict.fromkeys(places, 0 if at == "first" else self.end)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import os
 import signal
 import socket
@@ -17,7 +18,7 @@ from kit.processes import end_with_parent
 _STOP_S: Final = 30.0
 
 
-class ServerProcess:
+class ServerProcess(abc.ABC):
     """A context manager: the server runs inside ``with``, on one port, which it keeps.
 
     A subclass returns its command and tries it. ``directory`` holds its data and its log.
@@ -131,19 +132,19 @@ class ServerProcess:
         """Kill the server; a subclass may remove its data too."""
         self.kill()
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 - most need none
         """Write what the command reads; called before each start."""
 
-    def command(self) -> list[str]:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def command(self) -> list[str]: ...
 
     def environ(self) -> dict[str, str] | None:
         """Return the environment of the process; None is that of this one."""
         return None
 
+    @abc.abstractmethod
     def check(self) -> None:
         """Raise an exception unless the server answers."""
-        raise NotImplementedError
 
     def _end(self, sign: signal.Signals) -> None:
         process, self._process = self._process, None

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidelog.collection.catalog.catalog import COLLECTION, RenditionInfo, SourceInfo
 from tidelog.collection.collection import Collection
 from tidelog.collection.formats.json.texts import check_json_name
-from tidelog.collection.formats.text import BYTES_FORMAT, TEXT_FORMAT
+from tidelog.collection.formats.text import ONE_COLUMN
 from tidelog.collection.source.kind import ROWS, told
 from tidelog.collection.source.kinds import open_kind
 from tidelog.collection.table.alteration import Alteration
@@ -44,7 +44,7 @@ def altered_source(
             f"the source {source.name!r} reads another collection, so its columns stay: create "
             "another source, or a rendition with 'tidelog rendition create'"
         )
-    if change.add.names and source.format in (TEXT_FORMAT, BYTES_FORMAT):
+    if change.add.names and source.format in ONE_COLUMN:
         raise UsageError(
             f"the source {source.name!r} reads text or bytes as they are, so it has one column: to "
             "decode them, create another source"

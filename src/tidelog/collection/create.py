@@ -24,14 +24,7 @@ from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
 from tidelog.collection.formats.json.texts import check_json_name
 from tidelog.collection.formats.lines import CsvDialect
 from tidelog.collection.formats.names import spelled_once
-from tidelog.collection.formats.text import (
-    BYTES_COLUMNS,
-    BYTES_FORMAT,
-    TEXT_COLUMNS,
-    TEXT_FORMAT,
-    check_bytes_columns,
-    check_text_columns,
-)
+from tidelog.collection.formats.text import ONE_COLUMN, check_one_column
 from tidelog.collection.formats.times import check_time_type
 from tidelog.collection.formats.types import parse_schema
 from tidelog.collection.ingest.program import program_of
@@ -212,12 +205,13 @@ async def _columns_of(
             f"include= has {lacks[0]!r}, which is not a column next to the text of this source: "
             f"those columns are {others}"
         )
-    is_body_given = given is not None and spec.read_as != "csv"
-    sample = None if is_body_given and not spec.includes else await kind.sample()
+    # Without a sample, all columns must be given, and csv is guessed from one.
+    needs_sample = given is None or spec.read_as == "csv" or spec.includes.keys() - {*given.names}
+    sample = await kind.sample() if needs_sample else None
     said = None if given is None else pa.schema([f for f in given if f.name not in spec.includes])
     dialect, found = _body_columns(spec, said, [] if sample is None else _bodies(sample, kind.body))
     if sample is None:
-        return dialect, found
+        return dialect, found if given is None else given
     return dialect, _with_included(found, given, sample, spec)
 
 
@@ -235,10 +229,8 @@ def _body_columns(
     """
     if given is not None and not given.names:
         raise UsageError("schema= has no field of the text: add one, or use format='rows'")
-    if spec.read_as == TEXT_FORMAT:
-        return CsvDialect(), TEXT_COLUMNS if given is None else given
-    if spec.read_as == BYTES_FORMAT:
-        return CsvDialect(), BYTES_COLUMNS if given is None else given
+    if spec.read_as in ONE_COLUMN:
+        return CsvDialect(), ONE_COLUMN[spec.read_as] if given is None else given
     if spec.read_as == AVRO_FORMAT:
         found = columns_of_messages(spec.avro_schema or "")
         return CsvDialect(), found if given is None else given
@@ -302,8 +294,8 @@ async def _inferred(
     info: SourceInfo, spec: SourceSpec, given: pa.Schema | None, *, clock: Clock, own: str
 ) -> tuple[SourceInfo, pa.Schema]:
     """Return the source with its inferred csv dialect or json format, and the schema."""
-    if given is None and info.format == TEXT_FORMAT:
-        return info, TEXT_COLUMNS
+    if given is None and info.format in ONE_COLUMN:
+        return info, ONE_COLUMN[info.format]
     if info.format == AVRO_FORMAT:
         require_fastavro()
     if given is not None and info.format != "csv":
@@ -340,10 +332,9 @@ def source_schema(spec: SourceSpec, given: pa.Schema) -> ShardSchema:
     Raises:
         UsageError: a column that the spec names is missing, or has an unsuitable type.
     """
-    if spec.read_as == TEXT_FORMAT:
-        check_text_columns(pa.schema([one for one in given if one.name not in spec.includes]))
-    if spec.read_as == BYTES_FORMAT:
-        check_bytes_columns(pa.schema([one for one in given if one.name not in spec.includes]))
+    if spec.read_as in ONE_COLUMN:
+        own = pa.schema([one for one in given if one.name not in spec.includes])
+        check_one_column(own, spec.read_as)
     known = joined_names(given.names)
     for option, columns in (("key=", spec.key), ("time_column=", (spec.time_column,))):
         for column in columns:

@@ -15,9 +15,9 @@ from tidelog.collection.catalog.retention import parse_retention_ms
 from tidelog.collection.formats.avro.container import AVRO_FORMAT
 from tidelog.collection.formats.csv.guess import CsvOptions, check_csv
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
-from tidelog.collection.formats.text import BYTES_FORMAT, TEXT_FORMAT
+from tidelog.collection.formats.text import BYTES_FORMAT, ONE_COLUMN, TEXT_FORMAT
 from tidelog.collection.formats.times import UNITS, parse_duration_ms
-from tidelog.collection.source.kind import ROWS
+from tidelog.collection.source.kind import ROWS, has_tombstones
 from tidelog.core.arguments import check_kind, check_whole, quoted
 from tidelog.core.ids import check_name
 from tidelog.errors import UsageError
@@ -117,13 +117,8 @@ class SourceSpec:
     @property
     def keeps_deletions(self) -> bool:
         """Return True if the ingester must remember deletions: older rows may arrive later."""
-        deletes = self.delete_when is not None or self.has_tombstones
-        return self.time_column is not None and deletes
-
-    @property
-    def has_tombstones(self) -> bool:
-        """Return True if a message without a body deletes the row of its key."""
-        return self.envelope == "upsert" and {*self.key} <= self.includes.keys()
+        may_delete = has_tombstones(self.envelope, self.key, self.includes)
+        return self.time_column is not None and (self.delete_when is not None or may_delete)
 
     @property
     def max_ahead_ms(self) -> int | None:
@@ -188,7 +183,7 @@ class SourceSpec:
                 "delimiter=, quote=, null=, date_format=, timestamp_format=, header= and "
                 "multiline= need format='csv': add it, or remove them"
             )
-        if self.read_as in (TEXT_FORMAT, BYTES_FORMAT):
+        if self.read_as in ONE_COLUMN:
             self._check_text()
         if not 1 <= self.shards <= SHARDS_MAX:
             raise UsageError(f"shards= must be from 1 to {SHARDS_MAX}", given=self.shards)

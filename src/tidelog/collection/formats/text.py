@@ -20,34 +20,28 @@ TEXT_FORMAT: Final = "text"
 LINE: Final = "line"  # The name of the column, unless the user names another one.
 TEXT_COLUMNS: Final = pa.schema([(LINE, pa.string())])
 BYTES_FORMAT: Final = "bytes"
-BYTES_COLUMNS: Final = pa.schema([("body", pa.binary())])
+# The columns of the formats that decode nothing, unless the user names them otherwise.
+ONE_COLUMN: Final = {TEXT_FORMAT: TEXT_COLUMNS, BYTES_FORMAT: pa.schema([("body", pa.binary())])}
+_WORDS: Final = {
+    TEXT_FORMAT: ("text", "lines", "varchar"),
+    BYTES_FORMAT: ("bytes", "messages", "blob"),
+}
 NOT_UTF8: Final = "the line is not UTF-8"
 _MARK: Final = b"\xef\xbb\xbf"  # Some editors write it at the beginning of a UTF-8 file.
 
 
-def check_text_columns(columns: pa.Schema) -> None:
-    """Check the columns of a source of text.
+def check_one_column(columns: pa.Schema, format: str) -> None:
+    """Check the columns of a source of text, or of bytes.
 
     Raises:
-        UsageError: they are not one column of text.
+        UsageError: they are not one column of the format's type.
     """
-    if len(columns) != 1 or not pa.types.is_string(columns.field(0).type):
+    (own,) = ONE_COLUMN[format]
+    if len(columns) != 1 or columns.field(0).type != own.type:
+        kind, parts, sql = _WORDS[format]
         raise UsageError(
-            "a source with format='text' has one column of text, with the lines: pass "
-            f"schema='{LINE} varchar', with any name, or remove schema="
-        )
-
-
-def check_bytes_columns(columns: pa.Schema) -> None:
-    """Check the columns of a source of bytes.
-
-    Raises:
-        UsageError: they are not one column of bytes.
-    """
-    if len(columns) != 1 or not pa.types.is_binary(columns.field(0).type):
-        raise UsageError(
-            "a source with format='bytes' has one column of bytes, with the messages: pass "
-            f"schema='{BYTES_COLUMNS.names[0]} blob', with any name, or remove schema="
+            f"a source with format={format!r} has one column of {kind}, with the {parts}: pass "
+            f"schema='{own.name} {sql}', with any name, or remove schema="
         )
 
 

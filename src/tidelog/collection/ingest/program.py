@@ -38,7 +38,7 @@ from tidelog.collection.formats.avro.schema import require_fastavro
 from tidelog.collection.formats.json.arrays import ARRAY_FORMAT
 from tidelog.collection.formats.parquet import footer_bytes, pack_range
 from tidelog.collection.formats.records import OFFSET
-from tidelog.collection.formats.text import BYTES_COLUMNS, BYTES_FORMAT, TEXT_COLUMNS, TEXT_FORMAT
+from tidelog.collection.formats.text import BYTES_FORMAT, ONE_COLUMN, TEXT_FORMAT
 from tidelog.collection.ingest.compute import (
     Feedback,
     Job,
@@ -130,7 +130,6 @@ Ynl0ZXMsIG0=
 _NAME: Final = "sample"
 _MARK: Final = b"PAR1"
 AVRO_MESSAGES: Final = "avro messages"
-_COLUMNS_OF: Final = {TEXT_FORMAT: TEXT_COLUMNS, BYTES_FORMAT: BYTES_COLUMNS}
 
 
 def check_program(info: SourceInfo) -> None:
@@ -162,7 +161,7 @@ def program_of(info: SourceInfo) -> dict[str, str]:
         UsageError: the source's kind is not installed here, or its version is no whole number.
     """
     # The key and the time of a line of text are in columns next to it.
-    is_text = info.format in (TEXT_FORMAT, BYTES_FORMAT)
+    is_text = info.format in ONE_COLUMN
     upsert = info.envelope == "upsert" and not is_text
     timed = info.time_column is not None and not is_text
     kept = "-".join(["upsert"] * upsert + ["time"] * timed) or "append"
@@ -179,7 +178,7 @@ def program_of(info: SourceInfo) -> dict[str, str]:
 @lru_cache(maxsize=32)
 def _digest(format: str, *, upsert: bool, timed: bool) -> str:
     """Return a digest of the updates of a sample, and of the places of its bad records."""
-    columns = _COLUMNS_OF.get(format, pa.schema(_TYPES))
+    columns = ONE_COLUMN.get(format, pa.schema(_TYPES))
     schema = shard_schema(columns, key=["id"] if upsert else [])
     job = _job(format, schema, upsert=upsert, timed=timed)
     shaped = shape_messages(_sample(format), job.ranges[0], 0, job)

@@ -48,7 +48,7 @@ from tidelog.collection.source.decode import (
     errors_table,
     fit_records,
 )
-from tidelog.collection.source.kind import BODY, ROWS
+from tidelog.collection.source.kind import BODY, ROWS, has_tombstones
 from tidelog.persist.format.part import large_rows
 from tidelog.persist.format.schema import OWN_PREFIX
 
@@ -71,7 +71,6 @@ def decode_messages(
     counted: bool = True,
 ) -> DecodedRows:
     """Return the rows of a range of a source that reads no files."""
-    has_tombstones = source.envelope == "upsert" and {*source.key} <= source.includes.keys()
     return decode_rows(
         rows,
         found,
@@ -82,7 +81,7 @@ def decode_messages(
         required=required,
         counted=counted and not (source.kind in OWN and source.format == ROWS),
         include=source.includes,
-        has_tombstones=has_tombstones,
+        are_tombstones=has_tombstones(source.envelope, source.key, source.includes),
     )
 
 
@@ -97,12 +96,12 @@ def decode_rows(
     required: Sequence[str] = (),
     counted: bool = True,
     include: Mapping[str, str] = _NO_COLUMNS,
-    has_tombstones: bool = False,
+    are_tombstones: bool = False,
 ) -> DecodedRows:
     """Decode the rows of a range; see `decode_range`.
 
     Shape: ``include`` has the names of columns of ``rows`` that the result has, too, by the names
-        that they get. With ``has_tombstones``, a row without a body is good and has nulls in the
+        that they get. With ``are_tombstones``, a row without a body is good and has nulls in the
         columns of the body; the result then has `TOMBSTONE`. Bodies of avro have the ``schemas``.
     """
     if format != ROWS:
@@ -130,13 +129,13 @@ def decode_rows(
         if not include:
             return bodies(rows)
         deletes = np.zeros(rows.num_rows, dtype=np.bool_)
-        if has_tombstones:
+        if are_tombstones:
             deletes = ~np.asarray(rows.column(BODY).is_valid().to_numpy(), dtype=np.bool_)
         decoded = bodies(rows.filter(pa.array(~deletes)))
         show = shown_bytes if format == AVRO_FORMAT else shown
         beside = _fit_included(rows, found.path, wanted, include, required, show=show)
         joined = join_included(decoded, beside, wanted, path=found.path)
-        return joined if has_tombstones else replace(joined, rows=joined.rows.drop([TOMBSTONE]))
+        return joined if are_tombstones else replace(joined, rows=joined.rows.drop([TOMBSTONE]))
     missing = [name for name in wanted.names if name not in rows.column_names]
     for name in missing:
         nothing: Any = pa.nulls(rows.num_rows)

@@ -154,6 +154,11 @@ class OpenedWith:
         return int(digits)
 
 
+def has_tombstones(envelope: str, key: Sequence[str], included: Mapping[str, str]) -> bool:
+    """Return True if a message without a body deletes its key: no column of that is decoded."""
+    return envelope == "upsert" and {*key} <= included.keys()
+
+
 def check_secrets(kind: type[SourceKind], settings: Mapping[str, str]) -> None:
     """Check that each setting of a secret names a place, because settings are stored.
 

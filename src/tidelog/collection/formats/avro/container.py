@@ -1,6 +1,6 @@
 """Container files of Avro: a header, and blocks of rows, each with the file's marker at its end.
 
-A block is what stands between two markers, so a reader finds the blocks of any part of a file. The
+A block stands between two markers, so a reader finds the blocks of any part of a file. The
 result for a block depends only on its bytes: a block whose size is not that of the bytes before its
 marker is a bad row, and the next block is read. This module does no I/O.
 

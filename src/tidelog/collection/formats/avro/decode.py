@@ -173,7 +173,7 @@ class AvroDecoder:
 
 
 def decode_avro(data: bytes, wanted: pa.Schema, *, base: int, folds_case: bool = False) -> Records:
-    """Decode packed blocks, of which the first begins at the offset ``base`` of its file.
+    """Decode packed blocks; the first one begins at the offset ``base`` of its file.
 
     A row's offset is its address; see `container.ROW_BITS`. A block that cannot be decoded is one
     bad row.

@@ -1,8 +1,8 @@
 """Avro messages: one value each, in a known schema, or with a header that names it. Pure.
 
-A message is the bytes of one record alone; or these after a header of 10 bytes: C3 01, and the
-fingerprint of the schema ("single-object encoding"); or these after a header of 5 bytes: 0, and the
-id of the schema in a registry. This module looks up no id: the caller has the schemas.
+A message has the bytes of one record, alone or after a header. A header of 10 bytes has C3 01, and
+the fingerprint of the schema ("single-object encoding"). A header of 5 bytes has 0, and the id of
+the schema in a registry. This module looks up no id: the caller has the schemas.
 Source: the Avro specification 1.12, "Single-object encoding".
 """
 

@@ -82,8 +82,8 @@ class AvroType:
         these. ``settle`` converts an array of them; ``natural`` is the type of the result, and of
         the column that a source infers. An array of decimals has more digits than ``natural``.
         ``size_min`` is the least number of bytes of a value. ``fields`` are those of a record. A
-        union of several types has ``branches``: ``raw`` is a struct with one field for each, of
-        which one has a value.
+        union of several types has ``branches``: ``raw`` is a struct with one field for each, and
+        one of the fields has a value.
     """
 
     plain: Any

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as StillWaiting
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tidelog.errors import GoneError, LocationError, PositionCollected, StoreRefused, UsageError
@@ -64,10 +65,10 @@ class Troubles:
 
     def error(self, what: str, own: KafkaError | None = None) -> LocationError:
         """Return the error of a request that failed, or that was not answered."""
-        found = self.newest if own is None or own.code() in _UNANSWERED() else own
+        found = self.newest if own is None or own.code() in _unanswered() else own
         found = own if found is None else found
         why = f": {_text(found)}" if found is not None else ""
-        if self.is_refusal or (found is not None and found.code() in _REFUSED()):
+        if self.is_refusal or (found is not None and found.code() in _refused()):
             return StoreRefused(f"the brokers at {self.servers} refused {what}{why}")
         return LocationError(f"the brokers at {self.servers} did not answer {what}{why}")
 
@@ -76,13 +77,13 @@ def _text(error: KafkaError) -> str:
     return " ".join(str(error.str()).split())
 
 
-def _UNANSWERED() -> tuple[int, ...]:  # noqa: N802 - constants of a module loaded on demand
+def _unanswered() -> tuple[int, ...]:
     from confluent_kafka import KafkaError as Codes
 
     return (Codes._TIMED_OUT, Codes._TRANSPORT, Codes._ALL_BROKERS_DOWN, Codes.REQUEST_TIMED_OUT)
 
 
-def _REFUSED() -> tuple[int, ...]:  # noqa: N802 - as above
+def _refused() -> tuple[int, ...]:
     from confluent_kafka import KafkaError as Codes
 
     return (
@@ -142,19 +143,14 @@ def check_installed() -> None:
     Raises:
         UsageError: it is not.
     """
-    try:
-        import confluent_kafka as found
-    except ImportError:
-        raise UsageError(
-            "sources of Kafka need confluent-kafka: pip install 'tidelog[kafka]'"
-        ) from None
-    del found
+    if find_spec("confluent_kafka") is None:
+        raise UsageError("sources of Kafka need confluent-kafka: pip install 'tidelog[kafka]'")
 
 
 class Brokers:
-    """Requests for topics, offsets and groups; safe for several threads."""
+    """Requests for topics and offsets; safe for several threads."""
 
-    def __init__(self, config: Mapping[str, str | int | bool]) -> None:
+    def __init__(self, config: Config) -> None:
         from confluent_kafka.admin import AdminClient
 
         self.troubles = Troubles(str(config["bootstrap.servers"]))
@@ -201,15 +197,7 @@ class Brokers:
             found[name] = TopicFacts(str(topic.topic_id), tuple(partitions))
         return found
 
-    def offsets(self, places: Iterable[Place], at: int | str) -> dict[Place, int]:
-        """Return the first offset, the end, or the first offset at or after a time, of partitions.
-
-        The end is that for readers of committed transactions.
-        Units: ``at`` is "first", "end", or a time in milliseconds.
-
-        Raises:
-            LocationError: the brokers did not answer, or refused.
-        """
+    def _offsets_now(self, places: Iterable[Place], at: int | str) -> dict[Place, int]:
         from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
         from confluent_kafka import admin as requests
 
@@ -231,8 +219,12 @@ class Brokers:
                 raise self.troubles.error(what, error.args[0]) from error
         return found
 
-    def settled_offsets(self, places: Iterable[Place], at: int | str) -> dict[Place, int]:
-        """Return offsets as `offsets` does; ask again while partitions change their leaders.
+    def offsets(self, places: Iterable[Place], at: int | str) -> dict[Place, int]:
+        """Return the first offset, the end, or the first offset at or after a time, of partitions.
+
+        The end is that for readers of committed transactions. The request is repeated while
+        partitions change their leaders.
+        Units: ``at`` is "first", "end", or a time in milliseconds.
 
         Raises:
             LocationError: the brokers did not answer, or refused, or have no leader for long.
@@ -240,12 +232,12 @@ class Brokers:
         wanted = list(places)
         for _ in range(_ASKS - 1):
             try:
-                return self.offsets(wanted, at)
+                return self._offsets_now(wanted, at)
             except LocationError as error:
                 if not _is_moving(error):
                     raise
                 self.admin.poll(_PAUSE_S)
-        return self.offsets(wanted, at)
+        return self._offsets_now(wanted, at)
 
     def _answer(self, future: Future[T], what: str) -> T:
         """Return the result of a request; stop waiting if the brokers refuse the credentials."""
@@ -269,7 +261,7 @@ class PartitionReader:
     messages that it has read beyond the last range, which ended ``at`` a place, are in ``ahead``.
     """
 
-    config: Mapping[str, str | int | bool]
+    config: Config
     troubles: Troubles = field(init=False)
     at: tuple[Place, int] | None = None
     ahead: list[Message] = field(default_factory=list)

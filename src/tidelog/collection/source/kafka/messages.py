@@ -148,6 +148,7 @@ class KafkaMessages(SourceKind):
         limit = min(end, start + max(SURE_ROWS, share // size))
         if start < extent.first.get(_place(path), 0):  # The proof reports that they are expired.
             return RowRange(path=path, start=start, limit=limit)
+        known = limit
         for _ in range(_LOOKS):
             rows = limit - start
             if limit == end and rows <= SURE_ROWS:
@@ -156,10 +157,8 @@ class KafkaMessages(SourceKind):
             fitting = max(SURE_ROWS, share // size)
             known, limit = limit, min(end, start + fitting)
             if 0.8 * rows < limit - start < 1.25 * rows:
-                limit = min(limit, known)
                 break
-        else:
-            limit = min(limit, known)
+        limit = min(limit, known)
         return RowRange(path=path, start=start, limit=limit, size_bytes=(limit - start) * size)
 
     async def _size_in(self, path: str, start: int, limit: int) -> int:
@@ -294,7 +293,7 @@ class KafkaMessages(SourceKind):
         """Check, after a read, that the messages were those of the topic with this id."""
         if not proof:
             return
-        brokers = self._brokers or Brokers(await self._config())
+        brokers = self._brokers = self._brokers or Brokers(await self._config())
         topics = await self.opening.clock.offload(lambda: brokers.describe([name]))
         if name not in topics:
             raise self._gone(name)
@@ -306,8 +305,8 @@ class KafkaMessages(SourceKind):
         try:
             topics = brokers.describe(self._named(brokers))
             places = [(name, one) for name, topic in topics.items() for one in topic.partitions]
-            first = brokers.settled_offsets(places, "first")
-            return TopicExtent(now_us, topics, first, brokers.settled_offsets(places, "end"))
+            first = brokers.offsets(places, "first")
+            return TopicExtent(now_us, topics, first, brokers.offsets(places, "end"))
         except LocationError:
             self._brokers = None  # A new client reads the secrets again.
             raise
@@ -343,7 +342,7 @@ class KafkaMessages(SourceKind):
         brokers = self._brokers
         if brokers is None:
             return {}
-        found = await self.opening.clock.offload(lambda: brokers.settled_offsets(extent.end, time))
+        found = await self.opening.clock.offload(lambda: brokers.offsets(extent.end, time))
         # After the newest message, Kafka answers -1.
         return {place: at if at >= 0 else extent.end[place] for place, at in found.items()}
 
